@@ -1,0 +1,1 @@
+"""flashback: the first bad step of a training run, found and explained."""

@@ -1,0 +1,210 @@
+"""StepTable: the one shape that detectors, reports and commands read.
+
+An index on disk, its Parquet export and the log of another tool all arrive as a `StepTable`: one row
+per step, one column per metric, plus what is known of the run.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from flashback_core.errors import SchemaError
+from flashback_core.schema import unknown_metric
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+__all__ = ["MemoryTable", "StepTable"]
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+class StepTable(ABC):
+    """Rows of a run by step. Columns are read by name, rows by slice.
+
+    Iterating gives the column names, as with a dict or a data frame; `len` counts the rows.
+    """
+
+    @property
+    @abstractmethod
+    def steps(self) -> Ints:
+        """Step of each row, int64, increasing."""
+
+    @property
+    @abstractmethod
+    def names(self) -> tuple[str, ...]:
+        """Names of the metrics, without the exact fields."""
+
+    @property
+    @abstractmethod
+    def exact_names(self) -> tuple[str, ...]:
+        """Columns of the exact fields, ``exact:<name>``."""
+
+    @property
+    @abstractmethod
+    def events(self) -> tuple[dict[str, Any], ...]:
+        """What happened beside the steps: ``{"event": kind, "step": step, …}``, in order.
+
+        Kinds: ``expect`` (a declared regime change, with ``kind``), ``resume``, ``gap``,
+        ``damage``, ``groups`` (which parameter went where), ``run`` (facts of the run).
+        """
+
+    @property
+    @abstractmethod
+    def source(self) -> str:
+        """Where the rows come from, for people to read."""
+
+    @abstractmethod
+    def column(self, name: str) -> npt.NDArray[Any]:
+        """The column `name` in its own dtype; `self[name]` is the same.
+
+        Raises:
+            SchemaError: If there is no such column.
+        """
+
+    @property
+    def values(self) -> Floats:
+        """All metrics, float64 of shape (rows, metrics)."""
+        if not self.names:
+            return np.empty((len(self), 0))
+        return np.stack([np.asarray(self.column(n), np.float64) for n in self.names], axis=1)
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self.steps)
+
+    def __iter__(self) -> Iterator[str]:
+        """Names of the columns, metrics first."""
+        return iter((*self.names, *self.exact_names))
+
+    def __contains__(self, name: object) -> bool:
+        """Whether a column of this name is there."""
+        return name in self.names or name in self.exact_names
+
+    @overload
+    def __getitem__(self, key: str) -> npt.NDArray[Any]: ...
+    @overload
+    def __getitem__(self, key: slice) -> MemoryTable: ...
+    @overload
+    def __getitem__(self, key: Sequence[str]) -> MemoryTable: ...
+    def __getitem__(self, key: str | slice | Sequence[str]) -> npt.NDArray[Any] | MemoryTable:
+        """A column by name, rows by slice of row numbers, or a table of some columns."""
+        if isinstance(key, str):
+            return self.column(key)
+        if isinstance(key, slice):
+            return self._rows(key)
+        if isinstance(key, int):
+            msg = "a table is read by column name or by slice; for one row use table[i:i+1]"
+            raise TypeError(msg)
+        return self._columns(key)
+
+    def _rows(self, rows: slice) -> MemoryTable:
+        columns = {name: self.column(name)[rows] for name in self}
+        return MemoryTable(self.steps[rows], columns, events=self.events, source=self.source)
+
+    def _columns(self, names: Sequence[str]) -> MemoryTable:
+        columns = {name: self.column(name) for name in names}
+        return MemoryTable(self.steps, columns, events=self.events, source=self.source)
+
+    def between(self, first: int, last: int) -> MemoryTable:
+        """Rows whose step is in [first, last]."""
+        lo, hi = np.searchsorted(self.steps, [first, last + 1])
+        return self._rows(slice(int(lo), int(hi)))
+
+    def row_of(self, step: int) -> int:
+        """Row number of `step`.
+
+        Raises:
+            KeyError: If no row has this step.
+        """
+        row = int(np.searchsorted(self.steps, step))
+        if row == len(self.steps) or self.steps[row] != step:
+            raise KeyError(step)
+        return row
+
+    def to_arrow(self) -> pa.Table:
+        """All columns as a pyarrow table, ``step`` first."""
+        import pyarrow as pa
+
+        return pa.table({"step": self.steps, **{name: self.column(name) for name in self}})
+
+    def to_pandas(self) -> pd.DataFrame:
+        """All columns as a data frame, indexed by step (needs pandas)."""
+        return self.to_arrow().to_pandas().set_index("step")
+
+
+class MemoryTable(StepTable):
+    """A table whose columns are arrays in memory.
+
+    Args:
+        steps: Step of each row; must increase.
+        columns: Arrays of the same length by name; names starting ``exact:`` are exact fields.
+        events: See `StepTable.events`.
+        source: Where the rows come from.
+
+    Raises:
+        ValueError: If a column has another length or the steps do not increase.
+    """
+
+    def __init__(
+        self,
+        steps: npt.ArrayLike,
+        columns: Mapping[str, npt.ArrayLike],
+        *,
+        events: Sequence[Mapping[str, Any]] = (),
+        source: str = "memory",
+    ) -> None:
+        self._steps = np.asarray(steps, np.int64)
+        if np.any(np.diff(self._steps) <= 0):
+            row = int(np.argmax(np.diff(self._steps) <= 0)) + 1
+            msg = (
+                f"steps must increase, but row {row} has step {self._steps[row]} after "
+                f"{self._steps[row - 1]}; sort the rows and keep one row per step"
+            )
+            raise ValueError(msg)
+        self._data = {name: np.asarray(values) for name, values in columns.items()}
+        for name, values in self._data.items():
+            if values.shape != self._steps.shape:
+                msg = f"column {name!r} has shape {values.shape}, expected {self._steps.shape}"
+                raise ValueError(msg)
+        self._events = tuple(dict(e) for e in events)
+        self._source = source
+
+    @property
+    def steps(self) -> Ints:
+        """Step of each row."""
+        return self._steps
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the metrics."""
+        return tuple(n for n in self._data if not n.startswith("exact:"))
+
+    @property
+    def exact_names(self) -> tuple[str, ...]:
+        """Columns of the exact fields."""
+        return tuple(n for n in self._data if n.startswith("exact:"))
+
+    @property
+    def events(self) -> tuple[dict[str, Any], ...]:
+        """What happened beside the steps."""
+        return self._events
+
+    @property
+    def source(self) -> str:
+        """Where the rows come from."""
+        return self._source
+
+    def column(self, name: str) -> npt.NDArray[Any]:
+        """The column `name`."""
+        try:
+            return self._data[name]
+        except KeyError:
+            raise SchemaError(unknown_metric(name, tuple(self._data))) from None
