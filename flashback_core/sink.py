@@ -37,13 +37,13 @@ class Sink(Protocol):
     def log_metrics(self, values: Mapping[str, float], step: int) -> None:
         """Send a few scalars of one step."""
 
-    def log_histograms(self, counts: Mapping[str, "list[int]"], step: int) -> None:
+    def log_histograms(self, counts: Mapping[str, list[int]], step: int) -> None:
         """Send histograms of 16 bins (``hist_grad``, ``hist_update``) of one step."""
 
-    def alert(self, finding: "Finding") -> None:
+    def alert(self, finding: Finding) -> None:
         """Tell people of a new finding, once."""
 
-    def log_report(self, report: "DetectionReport", files: RunFiles) -> None:
+    def log_report(self, report: DetectionReport, files: RunFiles) -> None:
         """Attach the report and the index to the run, and set its summary or tags."""
 
     def close(self) -> None:

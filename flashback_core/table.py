@@ -1,7 +1,7 @@
 """StepTable: the one shape that detectors, reports and commands read.
 
-An index on disk, its Parquet export and the log of another tool all arrive as a `StepTable`: one row
-per step, one column per metric, plus what is known of the run.
+An index on disk, its Parquet export and the log of another tool all arrive as a `StepTable`: one
+row per step, one column per metric, plus what is known of the run.
 """
 
 from __future__ import annotations
@@ -148,6 +148,7 @@ class MemoryTable(StepTable):
         columns: Arrays of the same length by name; names starting ``exact:`` are exact fields.
         events: See `StepTable.events`.
         source: Where the rows come from.
+        ordered: Whether the steps must increase; False for rows that a resume superseded.
 
     Raises:
         ValueError: If a column has another length or the steps do not increase.
@@ -160,9 +161,10 @@ class MemoryTable(StepTable):
         *,
         events: Sequence[Mapping[str, Any]] = (),
         source: str = "memory",
+        ordered: bool = True,
     ) -> None:
         self._steps = np.asarray(steps, np.int64)
-        if np.any(np.diff(self._steps) <= 0):
+        if ordered and np.any(np.diff(self._steps) <= 0):
             row = int(np.argmax(np.diff(self._steps) <= 0)) + 1
             msg = (
                 f"steps must increase, but row {row} has step {self._steps[row]} after "

@@ -1,1 +1,1 @@
-
+"""Exports of flashback and of other tools -> the table that detectors read."""

@@ -1,0 +1,417 @@
+"""Recorder: the whole flow of a live run, from the optimizer's hooks to the report."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+
+from flashback_core.groups import GroupRule, group_parameters
+from flashback_core.index import StepSketchIndex
+from flashback_core.optimizer_hooks import OptimizerHooks
+from flashback_core.rows import Logged, OpenRow, batch_fields
+from flashback_core.run_files import FolderFiles
+from flashback_core.schema import SketchSchema
+from flashback_core.sink import Sink
+from flashback_core.sink_set import SinkSet
+from flashback_core.sketch.parameters import check_owned, innermost_optimizer, named_parameters
+from flashback_core.sketch.sketcher import Sketcher
+from flashback_core.start import open_index, run_facts
+from flashback_core.warn import Guard, disabled
+
+if TYPE_CHECKING:
+    from flashback_core.report.model import DetectionReport
+
+__all__ = ["Recorder"]
+
+
+class Recorder:
+    """Records a sketch of every optimizer step, and reports when the run ends.
+
+    Hooks on the optimizer do the work; `log` once per step adds the loss and the batch. Closing
+    (the end of the ``with`` block, or `close`) seals the index, detects, writes
+    ``report.{json,md,html}`` and tells the sinks. Nothing that fails in here stops the training:
+    there is one warning, and what failed is left out.
+
+    Args:
+        dir: Run folder; the index lies in ``dir/sketch``. An existing run is continued.
+        model: The module that holds all parameters of the optimizer.
+        optimizer: A torch optimizer, a wrapper of one, or several.
+        start_step: First step to come. Rows at or past it are superseded and kept. None goes on
+            after the last row.
+        scaler: The loop's `torch.amp.GradScaler`: makes skipped steps certain.
+        rewind: Reserved for the delta store; only False for now.
+        sinks: Where metrics, alerts and the report go, see `flashback_core.sink`.
+        groups: A rule or mapping from parameters to groups, see `groups.group_parameters`.
+        log_every: Steps between two calls of the sinks' live metrics.
+        run: Facts of the run to keep with it (plain JSON values).
+        write_report: Whether closing detects and writes the report.
+
+    Raises:
+        ModelError: If the model has nothing to train, or an optimizer is not of this model.
+        IndexLockedError: If another process records into `dir`.
+        ValueError: If `rewind` is asked for.
+    """
+
+    def __init__(
+        self,
+        dir: str | Path,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
+        *,
+        start_step: int | None = None,
+        scaler: torch.amp.GradScaler | None = None,
+        rewind: bool | str = False,
+        sinks: Sequence[Sink] = (),
+        groups: GroupRule | Mapping[str, str] | None = None,
+        log_every: int = 10,
+        run: Mapping[str, Any] | None = None,
+        write_report: bool = True,
+    ) -> None:
+        if rewind:
+            msg = f"rewind={rewind!r}: the delta store is not part of this version; use False"
+            raise ValueError(msg)
+        self.dir = Path(dir)
+        self.report: DetectionReport | None = None
+        self._guard = Guard()
+        self._open: OpenRow | None = None
+        self._pending: deque[tuple[int, OpenRow]] = deque()
+        self._early: Logged | None = None
+        self._mode: str | None = None
+        self._seen_gradients = False
+        self._ended = time.perf_counter()
+        self._next_step = 0
+        self._lr = float("nan")
+        self._scale = 1.0
+        self._unwrap_scaler: Callable[[], Any] = lambda: None
+        self._write_report = write_report
+        self._hooks: list[OptimizerHooks] = []
+        self._index: StepSketchIndex | None = None
+        self._closed = disabled()
+        self._sinks = SinkSet((), self._guard, log_every)
+        if self._closed:
+            return
+        self._sinks = SinkSet(sinks, self._guard, log_every)
+        self._scaler = scaler
+        self._setup(model, optimizer, groups, run)
+        assert self._index is not None  # _setup opens it or raises
+        if start_step is not None:
+            self._index.resume_at(start_step)
+        self._next_step = self._index.last_step + 1 if start_step is None else start_step
+        self._watch_scaler(scaler)
+        self._ended = time.perf_counter()
+
+    def _setup(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
+        groups: GroupRule | Mapping[str, str] | None,
+        run: Mapping[str, Any] | None,
+    ) -> None:
+        given = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
+        self._optimizers = [innermost_optimizer(o) for o in given]
+        named = named_parameters(model)
+        check_owned(self._optimizers, named.tensors, type(model).__name__)
+        if named.skipped:
+            self._guard.warn(
+                "types", f"{len(named.skipped)} parameters that are complex or integer have no "
+                f"metrics: {', '.join(named.skipped[:3])} …")  # fmt: skip
+        grouping = group_parameters(named.infos, groups)
+        self.schema = SketchSchema(grouping.groups)
+        names = {id(t): info.name for t, info in zip(named.tensors, named.infos, strict=True)}
+        places = {g: i for i, g in enumerate(grouping.groups)}
+        self._sketchers = [
+            Sketcher(o, lambda p: places[grouping.of[names[id(p)]]], len(places))
+            for o in self._optimizers
+        ]
+        facts = run_facts(model, self._optimizers, named, self._sketchers[0].backend) | dict(
+            run or {}
+        )
+        self._index = open_index(self.dir, self.schema, facts, self._guard)
+        self.dir = self._index.path.parent
+        with self._guard("the table of groups"):
+            table = grouping.table(named.infos)
+            self._index.add_event({"event": "groups", "groups": table})
+        self._hooks = [
+            OptimizerHooks(o, lambda i=i: self._before(i), lambda i=i: self._after(i))  # type: ignore[misc]
+            for i, o in enumerate(self._optimizers)
+        ]
+
+    # -- what the loop calls -----------------------------------------------------------------
+
+    def log(
+        self,
+        *,
+        loss: Any = None,
+        batch_ids: Any = None,
+        **exact: float,
+    ) -> None:
+        """Add what only the loop knows; at most once per optimizer step.
+
+        Called after `optimizer.step()` it closes that step's row; called before it, it belongs to
+        the step to come. The first call decides which. When this returns the row has been handed to
+        the operating system. A call without an optimizer step since the last one is a skipped step.
+
+        Args:
+            loss: Loss of the step.
+            batch_ids: Sample ids of the batch; only their mean, their share of distinct ones and
+                a hash are kept.
+            exact: Exact fields by name (``epoch=…``, ``batch_index=…``), see `schema.EXACT_FIELDS`.
+        """
+        if self._closed or self._guard.failed("recording"):
+            return
+        with self._guard("recording"):
+            logged = self._logged(loss, batch_ids, exact)
+            if self._mode is None:
+                self._mode = "before" if self._open is None else "after"
+            if self._mode == "after":
+                self._log_after(logged)
+            else:
+                self._log_before(logged)
+
+    def _logged(self, loss: Any, batch_ids: Any, exact: Mapping[str, float]) -> Logged:
+        if isinstance(loss, torch.Tensor):
+            loss = loss.detach()
+        logged = Logged(loss=loss, exact=dict(exact))
+        if batch_ids is not None:
+            with self._guard("batch_ids", keep=True):
+                scalars, hashes = batch_fields(batch_ids)
+                logged.scalars.update(scalars)
+                logged.exact = {**hashes, **logged.exact}
+        return logged
+
+    def _log_after(self, logged: Logged) -> None:
+        row = self._open if self._open is not None else self._skipped_row()
+        row.add(logged)
+        self._close_row(row)
+
+    def _log_before(self, logged: Logged) -> None:
+        if self._open is not None:
+            self._close_row(self._open)
+        elif self._early is not None:
+            row = self._skipped_row()
+            row.add(self._early)
+            self._close_row(row)
+        self._early = logged
+
+    def expect(self, step: int, kind: str) -> None:
+        """Declare a regime change at `step`, at or before it happens.
+
+        Args:
+            step: First step under the new regime.
+            kind: ``lr_milestone``, ``data``, ``accumulation``, ``batch_size``, ``freeze``,
+                ``unfreeze``, ``weight_decay`` or any other word.
+        """
+        if self._closed or self._index is None:
+            return
+        with self._guard("expect", keep=True):
+            self._index.add_event({"event": "expect", "step": int(step), "kind": str(kind)})
+
+    def observe_gradients(self, *, scale: float = 1.0, optimizer: int = 0) -> None:
+        """Read the gradients now, e.g. before your own clipping, instead of at the step.
+
+        Args:
+            scale: Loss scale that is still on the gradients; they are divided by it.
+            optimizer: Index of the optimizer whose gradients they are.
+        """
+        if self._closed or self._guard.failed("the sketch"):
+            return
+        with self._guard("the sketch"):
+            self._finish_row()
+            self._sketchers[optimizer].gradients(scale)
+            self._seen_gradients = True
+
+    def pause(self, seconds: float) -> None:
+        """Take `seconds` (of validation, say) off this step's wall time."""
+        if not self._closed:
+            self._ended += seconds
+
+    # -- what the hooks call -----------------------------------------------------------------
+
+    def _before(self, i: int) -> None:
+        if self._closed or self._guard.failed("the sketch"):
+            return
+        with self._guard("the sketch"):
+            self._finish_row()
+            if not self._seen_gradients:
+                self._sketchers[i].gradients(_fused_scale(self._optimizers[i]))
+            self._lr = float(self._optimizers[i].param_groups[0]["lr"])
+
+    def _after(self, i: int) -> None:
+        if self._closed or self._guard.failed("the sketch"):
+            return
+        with self._guard("the sketch"):
+            skipped = _fused_skip(self._optimizers[i])
+            self._open_row(i, skipped=skipped)
+
+    def _open_row(self, i: int, *, skipped: bool) -> None:
+        row = OpenRow(sums=self._sketchers[i].updates(), exact={"optimizer": i})
+        row.scalars["lr"] = self._lr
+        if skipped:
+            row.exact["step_skipped"] = 1
+        if self._scaler is not None:
+            row.exact["loss_scale"] = self._scale
+        now = time.perf_counter()
+        row.scalars["step_wall_ms"] = (now - self._ended) * 1e3
+        self._ended = now
+        self._seen_gradients = False
+        self._open = row
+        if self._early is not None:
+            row.add(self._early)
+            self._early = None
+            self._close_row(row)
+
+    def _skipped_row(self) -> OpenRow:
+        """A step that was attempted and not applied: no hook has seen it."""
+        row = OpenRow(exact={"step_skipped": 1})
+        if self._sketchers and not self._guard.failed("the sketch"):
+            with self._guard("the sketch"):
+                if not self._seen_gradients:
+                    self._sketchers[0].gradients()
+                row.sums = self._sketchers[0].updates()
+        row.scalars["lr"] = float(self._optimizers[0].param_groups[0]["lr"])
+        now = time.perf_counter()
+        row.scalars["step_wall_ms"] = (now - self._ended) * 1e3
+        self._ended = now
+        self._seen_gradients = False
+        return row
+
+    def _watch_scaler(self, scaler: torch.amp.GradScaler | None) -> None:
+        """Wrap `step` of this scaler object, to see the steps that it skips."""
+        if scaler is None or not scaler.is_enabled():
+            self._scaler = None
+            return
+        original = scaler.step
+
+        def step(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+            with self._guard("the scaler", keep=True):
+                self._scale = float(scaler.get_scale())
+            before = self._open
+            result = original(optimizer, *args, **kwargs)
+            self._after_scaler(optimizer, before)
+            return result
+
+        scaler.step = step  # type: ignore[method-assign]
+        self._unwrap_scaler = lambda: scaler.__dict__.pop("step", None)
+
+    def _after_scaler(self, optimizer: torch.optim.Optimizer, before: OpenRow | None) -> None:
+        if self._closed or self._open is not before or self._guard.failed("the sketch"):
+            return  # the hooks saw the step
+        with self._guard("the sketch"):
+            inner = innermost_optimizer(optimizer)
+            i = next((k for k, o in enumerate(self._optimizers) if o is inner), None)
+            if i is None:
+                return
+            self._before(i)
+            self._open_row(i, skipped=True)
+
+    # -- rows --------------------------------------------------------------------------------
+
+    def _finish_row(self) -> None:
+        """Close the row of the step before, if the loop has not logged it."""
+        if self._open is not None:
+            self._close_row(self._open)
+
+    def _close_row(self, row: OpenRow) -> None:
+        self._open = None
+        self._pending.append((self._next_step, row))
+        self._next_step += 1
+        self._write_ready()
+
+    def _write_ready(self, *, wait: bool = False) -> None:
+        while self._pending and (wait or self._pending[0][1].ready()):
+            step, row = self._pending.popleft()
+            self._write(step, row)
+
+    def _write(self, step: int, row: OpenRow) -> None:
+        values = row.values(self.schema)
+        assert self._index is not None  # rows exist only while it is open
+        try:
+            self._index.append(step, values, row.exact)
+        except OSError as error:
+            self._guard.warn(
+                "the disk", f"step {step} could not be written to {self._index.path} ({error}); "
+                "free some space. The training goes on, recording is tried again at each step "
+                "and the index will state the gap")  # fmt: skip
+        self._sinks.step(step, values, self.schema)
+
+    # -- the end -----------------------------------------------------------------------------
+
+    @property
+    def index(self) -> StepSketchIndex:
+        """The index, opened for reading."""
+        return StepSketchIndex(self.dir / "sketch")
+
+    @property
+    def next_step(self) -> int:
+        """Step of the row to come."""
+        return self._next_step
+
+    def close(self) -> DetectionReport | None:
+        """Seal, detect, report. Idempotent; returns the report (None if there is none)."""
+        if self._closed:
+            return self.report
+        self._closed = True
+        for hooks in self._hooks:
+            hooks.remove()
+        self._unwrap_scaler()
+        with self._guard("recording"):
+            self._last_rows()
+        with self._guard("sealing the index"):
+            assert self._index is not None  # it was opened by __init__
+            self._index.close()
+        if self._write_report:
+            with self._guard("the report"):
+                self._detect()
+        self._sinks.close()
+        return self.report
+
+    def _last_rows(self) -> None:
+        self._finish_row()
+        if self._early is not None and self._mode == "before" and self._scaler is not None:
+            row = self._skipped_row()
+            row.add(self._early)
+            self._close_row(row)
+        self._write_ready(wait=True)
+
+    def _detect(self) -> None:
+        from flashback_core.detect import detect
+
+        index = self.index
+        self.report = detect(index)
+        paths = {}
+        with self._guard("writing the report", keep=True):
+            paths = self.report.write(self.dir)
+        if paths:
+            (self.dir / "index.parquet").unlink(missing_ok=True)  # of an earlier part of the run
+        self._sinks.report(self.report, FolderFiles(self.dir, index, paths))
+
+    def __enter__(self) -> Self:
+        """The recorder itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close, after an exception too."""
+        self.close()
+
+
+def _fused_scale(optimizer: torch.optim.Optimizer) -> float:
+    """Loss scale that is still on the gradients of a fused optimizer under GradScaler."""
+    scale = getattr(optimizer, "grad_scale", None)
+    return float(scale) if scale is not None else 1.0
+
+
+def _fused_skip(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether a fused optimizer under GradScaler left the weights as they were."""
+    found = getattr(optimizer, "found_inf", None)
+    return bool(found) if found is not None else False
