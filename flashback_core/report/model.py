@@ -14,7 +14,7 @@ from flashback_core.errors import SourceError
 if TYPE_CHECKING:
     from flashback_core.table import StepTable
 
-__all__ = ["REPORT_VERSION", "DetectionReport", "Finding", "MetricScore"]
+__all__ = ["REPORT_VERSION", "DetectionReport", "Finding", "MetricScore", "strict_json"]
 
 REPORT_VERSION = 1
 STATUSES = ("bad", "healthy", "not_enough_data")
@@ -144,7 +144,8 @@ class DetectionReport:
             "source": self.source,
             "facts": dict(self.facts),
         }
-        return _strict(top)
+        strict: dict[str, Any] = strict_json(top)
+        return strict
 
     def to_json(self, *, indent: int | None = 2) -> str:
         """The report as strict JSON; see `to_dict`."""
@@ -225,12 +226,12 @@ def _finding(data: Mapping[str, Any]) -> Finding:
     )
 
 
-def _strict(value: Any) -> Any:  # noqa: ANN401 - any JSON value
+def strict_json(value: Any) -> Any:  # noqa: ANN401 - any JSON value
     """`value` with numpy scalars unwrapped and non-finite numbers as strings."""
     if isinstance(value, Mapping):
-        return {str(k): _strict(v) for k, v in value.items()}
+        return {str(k): strict_json(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_strict(v) for v in value]
+        return [strict_json(v) for v in value]
     if hasattr(value, "item") and not isinstance(value, (str, bytes)):
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
