@@ -195,6 +195,8 @@ class FlatBackend:
 
     def updates(self) -> ReadySums:
         """Read the weights after the step."""
+        # views are taken anew: `parameter.data = …` gives a parameter other memory
+        self._views = [p.detach() for p in self._watched.parameters]
         for b in range(len(self._blocks)):
             self._update_block(b)
         return ReadySums(self._sums)

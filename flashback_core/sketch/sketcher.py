@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from flashback_core.sketch.backend import Backend, PendingSums, Watched
-from flashback_core.sketch.flat import FlatBackend
+from flashback_core.sketch.choose import choose_backend
 from flashback_core.sketch.parameters import stepped_parameters
 
 __all__ = ["Sketcher"]
@@ -38,7 +38,7 @@ class Sketcher:
         self._group_of = group_of
         self._n_groups = n_groups
         self._watched = self._current()
-        self._backend = (backend or _choose)(self._watched)
+        self._backend = (backend or choose_backend)(self._watched)
 
     @property
     def backend(self) -> str:
@@ -94,7 +94,3 @@ def _positions(old: Sequence[torch.Tensor], new: Sequence[torch.Tensor]) -> list
     """Where each tensor of `new` stood in `old`, None if it is new."""
     places = {id(p): i for i, p in enumerate(old)}
     return [places.get(id(p)) for p in new]
-
-
-def _choose(watched: Watched) -> Backend:
-    return FlatBackend(watched)

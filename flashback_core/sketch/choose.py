@@ -1,0 +1,109 @@
+"""Which backend watches which tensors."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from flashback_core.sketch.backend import Backend, PendingSums, Watched
+from flashback_core.sketch.device import DeviceBackend
+from flashback_core.sketch.flat import FlatBackend
+from flashback_core.sketch.sums import StepSums, empty_sums
+
+__all__ = ["SplitBackend", "choose_backend"]
+
+
+def choose_backend(watched: Watched) -> Backend:
+    """The fastest backend for these tensors.
+
+    On the CPU `fused` where numba is installed, else `flat`; on other devices `device`; several of
+    them where the tensors are on several devices. ``FLASHBACK_BACKEND=flat`` leaves numba out.
+    """
+    devices = list(dict.fromkeys(p.device for p in watched.parameters))
+    if len(devices) > 1:
+        return SplitBackend(watched)
+    if devices and devices[0].type != "cpu":
+        return DeviceBackend(watched)
+    return _cpu(watched)
+
+
+def _cpu(watched: Watched) -> Backend:
+    if os.environ.get("FLASHBACK_BACKEND") != "flat" and importlib.util.find_spec("numba"):
+        from flashback_core.sketch.fused import FusedBackend
+
+        return FusedBackend(watched)
+    return FlatBackend(watched)
+
+
+class SplitBackend:
+    """One backend per device, their sums added up.
+
+    Args:
+        watched: Tensors on any devices.
+    """
+
+    name = "split"
+
+    def __init__(self, watched: Watched) -> None:
+        self._setup(watched)
+
+    def _setup(self, watched: Watched) -> None:
+        self._watched = watched
+        self._places: dict[torch.device, list[int]] = {}
+        for i, p in enumerate(watched.parameters):
+            self._places.setdefault(p.device, []).append(i)
+        self._parts = {
+            device: choose_backend(
+                Watched(
+                    tuple(watched.parameters[i] for i in places),
+                    tuple(watched.groups[i] for i in places),
+                    watched.n_groups,
+                )
+            )
+            for device, places in self._places.items()
+        }
+
+    def gradients(self, scale: float) -> None:
+        """Read the gradients on every device."""
+        for part in self._parts.values():
+            part.gradients(scale)
+
+    def updates(self) -> PendingSums:
+        """Read the weights on every device."""
+        pending = [(self._places[d], part.updates()) for d, part in self._parts.items()]
+        return _Together(pending, self._watched)
+
+    def replace(self, watched: Watched, kept: Sequence[int | None]) -> None:
+        """Watch other tensors from now on; signs are learnt anew."""
+        self._setup(watched)
+
+    def memory_bytes(self) -> int:
+        """Memory held between steps, in bytes."""
+        return sum(part.memory_bytes() for part in self._parts.values())
+
+
+class _Together:
+    """Sums of several backends."""
+
+    def __init__(self, parts: list[tuple[list[int], PendingSums]], watched: Watched) -> None:
+        self._parts, self._watched = parts, watched
+
+    def ready(self) -> bool:
+        """Whether all are there."""
+        return all(pending.ready() for _, pending in self._parts)
+
+    def result(self) -> StepSums:
+        """All sums added up."""
+        total = empty_sums(self._watched.n_groups, len(self._watched.parameters))
+        for places, pending in self._parts:
+            part = pending.result()
+            total.moments += part.moments
+            np.maximum(total.peaks, part.peaks, out=total.peaks)
+            total.counts += part.counts
+            total.bins += part.bins
+            total.tensor_sumsq[places] = part.tensor_sumsq
+        return total

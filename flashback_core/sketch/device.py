@@ -1,0 +1,316 @@
+"""The sketch on an accelerator: torch operations only, no synchronisation within the step.
+
+All sums of a step end in one small vector on the device. It is copied to pinned host memory behind
+the step's own work, and read one or more steps later, when the copy's event says that it is there.
+Histograms use `torch.histc` with fixed bounds, since `bincount` waits for the device.
+
+Verified here on the CPU device only, where the same operations run: not verified on a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from flashback_core.schema import N_BINS
+from flashback_core.sketch.backend import PendingSums, ReadySums, Watched, dense
+from flashback_core.sketch.layout import Block, plan_blocks
+from flashback_core.sketch.sums import Floats, StepSums, empty_sums
+
+__all__ = ["DeviceBackend"]
+
+CHUNK = 1 << 24
+"""Entries of a chunk: large, so that few kernels are launched; counts stay exact in float32."""
+
+_GRAD_FIELDS, _UPDATE_FIELDS = 5, 4
+
+
+class DeviceBackend:
+    """See the module. Holds a snapshot and one sign bit per parameter, on the device.
+
+    Args:
+        watched: Tensors of one device.
+        chunk: Entries of a chunk, a multiple of 8.
+    """
+
+    name = "device"
+
+    def __init__(self, watched: Watched, chunk: int = CHUNK) -> None:
+        self._chunk = chunk
+        self._setup(watched)
+
+    def _setup(self, watched: Watched) -> None:
+        self._watched = watched
+        self._device = watched.parameters[0].device if watched.parameters else torch.device("cpu")
+        self._wide = torch.float32 if self._device.type == "mps" else torch.float64
+        numels = [p.numel() for p in watched.parameters]
+        kinds = [p.dtype for p in watched.parameters]
+        self._blocks = plan_blocks(numels, watched.groups, kinds, self._chunk)
+        self._snapshots = [self._gather(b, self._weights()).clone() for b in self._blocks]
+        self._signs = [
+            torch.zeros(-(-b.size // 8), dtype=torch.uint8, device=self._device)
+            for b in self._blocks
+        ]
+        self._known = [False] * len(numels)
+        self._bit_values = (2 ** torch.arange(8, device=self._device)).to(torch.uint8)
+        self._bit_counts = torch.tensor(
+            [int(i).bit_count() for i in range(256)], dtype=torch.uint8, device=self._device
+        )
+        self._step = _Step(has_grad=[False] * len(numels))
+
+    def replace(self, watched: Watched, kept: Sequence[int | None]) -> None:
+        """Watch other tensors from now on, keeping the signs of those that stay."""
+        signs, known = self._signs_by_tensor(), self._known
+        self._setup(watched)
+        for block, bits in zip(self._blocks, self._signs, strict=True):
+            for piece in block.pieces:
+                old = kept[piece.tensor]
+                if old is not None and known[old]:
+                    self._known[piece.tensor] = True
+                    part = signs[old][piece.start // 8 : -(-piece.stop // 8)]
+                    bits[piece.offset // 8 : piece.offset // 8 + len(part)] = part
+
+    def _signs_by_tensor(self) -> list[torch.Tensor]:
+        out = [
+            torch.zeros(-(-p.numel() // 8), dtype=torch.uint8, device=self._device)
+            for p in self._watched.parameters
+        ]
+        for block, bits in zip(self._blocks, self._signs, strict=True):
+            for piece in block.pieces:
+                part = out[piece.tensor][piece.start // 8 : -(-piece.stop // 8)]
+                part.copy_(bits[piece.offset // 8 : piece.offset // 8 + len(part)])
+        return out
+
+    def memory_bytes(self) -> int:
+        """Memory held between steps on the device, in bytes."""
+        return sum(t.numel() * t.element_size() for t in (*self._snapshots, *self._signs))
+
+    def _weights(self) -> list[torch.Tensor | None]:
+        return [p.detach().reshape(-1) for p in self._watched.parameters]
+
+    def _gather(self, block: Block, flat: Sequence[torch.Tensor | None]) -> torch.Tensor:
+        """The pieces of a block one behind the other; zeros where there is nothing."""
+        first = flat[block.pieces[0].tensor]
+        if len(block.pieces) == 1 and first is not None:
+            return first[block.pieces[0].start : block.pieces[0].stop]
+        dtype = next(t.dtype for p in block.pieces if (t := flat[p.tensor]) is not None)
+        parts, at = [], 0
+        for p in block.pieces:
+            if p.offset > at:
+                parts.append(torch.zeros(p.offset - at, dtype=dtype, device=self._device))
+            source = flat[p.tensor]
+            parts.append(
+                torch.zeros(p.size, dtype=dtype, device=self._device)
+                if source is None
+                else source[p.start : p.stop].to(dtype)
+            )
+            at = p.offset + p.size
+        return torch.cat(parts)
+
+    # -- gradients ---------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def gradients(self, scale: float) -> None:
+        """Queue the sums of all gradients, divided by `scale`."""
+        parameters = self._watched.parameters
+        grads = [None if p.grad is None else dense(p.grad).reshape(-1) for p in parameters]
+        step = _Step(has_grad=[g is not None for g in grads])
+        for block, bits in zip(self._blocks, self._signs, strict=True):
+            if any(grads[p.tensor] is not None for p in block.pieces):
+                self._gradient_block(step, block, bits, grads, scale)
+        step.flip_n = self._flip_counts(step.has_grad)
+        self._known = [k or g for k, g in zip(self._known, step.has_grad, strict=True)]
+        self._step = step
+
+    def _gradient_block(
+        self,
+        step: _Step,
+        block: Block,
+        bits: torch.Tensor,
+        grads: Sequence[torch.Tensor | None],
+        scale: float,
+    ) -> None:
+        x = self._gather(block, grads).to(torch.float32)
+        if scale != 1.0:
+            x = x / scale
+        clean, fields = self._statistics(x)
+        step.fields += [clean.sum(dtype=self._wide), *fields, self._flips(x, block, bits)]
+        step.histograms.append(_histogram(clean))
+        step.blocks.append(block)
+        for p in block.pieces:
+            if grads[p.tensor] is not None:
+                step.pieces.append(p.tensor)
+                step.parts.append(clean[p.offset : p.offset + p.size])
+
+    def _statistics(self, x: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """`x` with zeros for non-finite entries; [sum of squares, peak, non-finite entries]."""
+        finite = torch.isfinite(x)
+        clean = torch.where(finite, x, torch.zeros((), device=x.device))
+        peak = clean.abs().amax() if clean.numel() else clean.sum()
+        # scaled by the peak, so that squares neither overflow nor vanish
+        unit = torch.where(peak > 0, peak, torch.ones_like(peak))
+        square = (clean / unit).square().sum(dtype=self._wide) * unit.to(self._wide).square()
+        return clean, [square, peak.to(self._wide), (~finite).sum().to(self._wide)]
+
+    def _flips(self, x: torch.Tensor, block: Block, bits: torch.Tensor) -> torch.Tensor:
+        negative, positive = self._pack(x < 0), self._pack(x > 0)
+        flipped = (negative & ~bits) | (positive & bits)
+        bits ^= flipped
+        counts = self._bit_counts[flipped.long()]
+        known = [p for p in block.pieces if self._known[p.tensor]]
+        if len(known) == len(block.pieces):
+            return counts.sum(dtype=self._wide)
+        parts = [counts[p.offset // 8 : -(-(p.offset + p.size) // 8)] for p in known]
+        total = torch.zeros((), dtype=self._wide, device=x.device)
+        return sum((part.sum(dtype=self._wide) for part in parts), total)
+
+    def _pack(self, flags: torch.Tensor) -> torch.Tensor:
+        short = -flags.numel() % 8
+        padded = torch.nn.functional.pad(flags, (0, short)) if short else flags
+        return (padded.view(-1, 8) * self._bit_values).sum(1, dtype=torch.uint8)
+
+    def _flip_counts(self, has_grad: Sequence[bool]) -> list[int]:
+        counts = [0] * self._watched.n_groups
+        for i, p in enumerate(self._watched.parameters):
+            if has_grad[i] and self._known[i]:
+                counts[self._watched.groups[i]] += p.numel()
+        return counts
+
+    # -- updates -----------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def updates(self) -> PendingSums:
+        """Queue the sums of the update and the copy of all sums to the host."""
+        step, weights = self._step, self._weights()
+        for block, snapshot in zip(self._blocks, self._snapshots, strict=True):
+            now = self._gather(block, weights)
+            wide = torch.float64 if now.dtype == torch.float64 else torch.float32
+            update = (now.to(wide) - snapshot.to(wide)).to(torch.float32)
+            clean, fields = self._statistics(update)
+            _, (weight_square, _, _) = self._statistics(now.to(torch.float32))
+            step.update_fields += [*fields, weight_square]
+            step.update_histograms.append(_histogram(clean))
+            snapshot.copy_(now)
+        self._step = _Step(has_grad=[False] * len(weights))
+        return self._fetch(step)
+
+    def _fetch(self, step: _Step) -> PendingSums:
+        norms = torch._foreach_norm(step.parts, 2) if step.parts else []
+        pieces = [
+            *(t.reshape(1) for t in (*step.fields, *step.update_fields, *norms)),
+            *step.histograms,
+            *step.update_histograms,
+        ]
+        if not pieces:
+            return ReadySums(empty_sums(self._watched.n_groups, len(self._watched.parameters)))
+        vector = torch.cat([p.to(self._wide) for p in pieces])
+        sizes = [p.numel() for p in self._watched.parameters]
+        layout = _Layout(step, tuple(self._blocks), self._watched, tuple(sizes))
+        if self._device.type != "cuda":
+            return ReadySums(layout.read(vector.cpu().numpy().astype(np.float64)))
+        host = torch.empty(vector.shape, dtype=vector.dtype, pin_memory=True)
+        host.copy_(vector, non_blocking=True)
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch has no types for it
+        event.record()
+        return _OnItsWay(host, event, layout)
+
+
+def _histogram(clean: torch.Tensor) -> torch.Tensor:
+    """Counts of the 16 magnitude bins; non-finite entries of the original stand as zeros."""
+    code = (clean.contiguous().view(torch.int32) & 0x7FFFFFFF) >> 24
+    bins = (code - 48).clamp(0, N_BINS - 1).to(torch.float32)
+    return torch.histc(bins, bins=N_BINS, min=-0.5, max=N_BINS - 0.5)
+
+
+class _Step:
+    """What was queued for one step, in the order in which it will be read."""
+
+    def __init__(self, has_grad: list[bool]) -> None:
+        self.has_grad = has_grad
+        self.flip_n: list[int] = []
+        self.blocks: list[Block] = []
+        self.fields: list[torch.Tensor] = []
+        self.histograms: list[torch.Tensor] = []
+        self.pieces: list[int] = []
+        self.parts: list[torch.Tensor] = []
+        self.update_fields: list[torch.Tensor] = []
+        self.update_histograms: list[torch.Tensor] = []
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """How to read the vector of a step."""
+
+    step: _Step
+    blocks: tuple[Block, ...]
+    watched: Watched
+    sizes: tuple[int, ...]
+
+    def read(self, vector: Floats) -> StepSums:
+        """The sums that stand in `vector`."""
+        step = self.step
+        sums = empty_sums(self.watched.n_groups, len(self.sizes))
+        cuts = np.cumsum(
+            [len(step.fields), len(step.update_fields), len(step.pieces),
+             N_BINS * len(step.histograms)]
+        )  # fmt: skip
+        fields, updates, norms, grad_bins, update_bins = np.split(vector, cuts)
+        self._read_gradients(sums, fields, grad_bins)
+        self._read_updates(sums, updates, update_bins)
+        for tensor, norm in zip(step.pieces, norms, strict=True):
+            before = sums.tensor_sumsq[tensor]
+            sums.tensor_sumsq[tensor] = norm**2 if np.isnan(before) else before + norm**2
+        for i, has in enumerate(step.has_grad):
+            if has and self.sizes[i] == 0:
+                sums.tensor_sumsq[i] = 0.0
+        return sums
+
+    def _read_gradients(self, sums: StepSums, fields: Floats, bins: Floats) -> None:
+        for block, (total, square, peak, bad, flips), counts in zip(
+            self.step.blocks,
+            fields.reshape(-1, _GRAD_FIELDS),
+            bins.reshape(-1, N_BINS),
+            strict=True,
+        ):
+            g = block.group
+            n = sum(p.size for p in block.pieces if self.step.has_grad[p.tensor])
+            sums.moments[g, :2] += total, square
+            sums.peaks[g, 0] = max(sums.peaks[g, 0], peak)
+            sums.counts[g, :3] += np.array([n, bad, flips], np.int64)
+            sums.bins[0] += counts.astype(np.int64)
+            sums.bins[0, 0] -= block.size - n + int(bad)
+        for g, n in enumerate(self.step.flip_n):
+            sums.counts[g, 3] += n
+
+    def _read_updates(self, sums: StepSums, fields: Floats, bins: Floats) -> None:
+        for block, (square, peak, bad, weight), counts in zip(
+            self.blocks, fields.reshape(-1, _UPDATE_FIELDS), bins.reshape(-1, N_BINS), strict=True
+        ):
+            g = block.group
+            n = sum(p.size for p in block.pieces)
+            sums.moments[g, 2:] += square, weight
+            sums.peaks[g, 1] = max(sums.peaks[g, 1], peak)
+            sums.counts[g, 4:] += np.array([n, bad, n], np.int64)
+            sums.bins[1] += counts.astype(np.int64)
+            sums.bins[1, 0] -= block.size - n + int(bad)
+
+
+@dataclass(frozen=True, slots=True)
+class _OnItsWay:
+    """Sums in pinned memory behind an event."""
+
+    host: torch.Tensor
+    event: torch.cuda.Event
+    layout: _Layout
+
+    def ready(self) -> bool:
+        """Whether the copy has arrived."""
+        return bool(self.event.query())  # type: ignore[no-untyped-call]  # as above
+
+    def result(self) -> StepSums:
+        """The sums; waits for the copy."""
+        self.event.synchronize()
+        return self.layout.read(self.host.numpy().astype(np.float64))
