@@ -8,6 +8,7 @@ from typing import Protocol
 
 import torch
 
+from flashback_core.sketch.layout import first_units
 from flashback_core.sketch.sums import StepSums
 
 __all__ = ["Backend", "PendingSums", "ReadySums", "Watched", "dense"]
@@ -21,11 +22,30 @@ class Watched:
         parameters: Leaf tensors that the optimizer updates, each once.
         groups: Group of each, an index below `n_groups`.
         n_groups: Number of groups of the schema.
+        units: Number of each tensor's first unit, see `layout.Turn`.
     """
 
     parameters: tuple[torch.Tensor, ...]
     groups: tuple[int, ...]
     n_groups: int
+    units: tuple[int, ...]
+
+    @classmethod
+    def of(
+        cls, parameters: Sequence[torch.Tensor], groups: Sequence[int], n_groups: int
+    ) -> Watched:
+        """Watch `parameters`, numbering their units from 0."""
+        units = first_units([p.numel() for p in parameters])
+        return cls(tuple(parameters), tuple(groups), n_groups, units)
+
+    def only(self, places: Sequence[int]) -> Watched:
+        """The tensors at `places`, with the numbers that their units have here."""
+        return Watched(
+            tuple(self.parameters[i] for i in places),
+            tuple(self.groups[i] for i in places),
+            self.n_groups,
+            tuple(self.units[i] for i in places),
+        )
 
 
 class PendingSums(Protocol):

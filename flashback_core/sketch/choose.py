@@ -17,7 +17,7 @@ from flashback_core.sketch.sums import StepSums, empty_sums
 __all__ = ["SplitBackend", "choose_backend"]
 
 
-def choose_backend(watched: Watched) -> Backend:
+def choose_backend(watched: Watched, histogram_every: int = 1) -> Backend:
     """The fastest backend for these tensors.
 
     On the CPU `fused` where numba is installed, else `flat`; on other devices `device`; several of
@@ -25,18 +25,18 @@ def choose_backend(watched: Watched) -> Backend:
     """
     devices = list(dict.fromkeys(p.device for p in watched.parameters))
     if len(devices) > 1:
-        return SplitBackend(watched)
+        return SplitBackend(watched, histogram_every)
     if devices and devices[0].type != "cpu":
-        return DeviceBackend(watched)
-    return _cpu(watched)
+        return DeviceBackend(watched, histogram_every)
+    return _cpu(watched, histogram_every)
 
 
-def _cpu(watched: Watched) -> Backend:
+def _cpu(watched: Watched, histogram_every: int) -> Backend:
     if os.environ.get("FLASHBACK_BACKEND") != "flat" and importlib.util.find_spec("numba"):
         from flashback_core.sketch.fused import FusedBackend
 
-        return FusedBackend(watched)
-    return FlatBackend(watched)
+        return FusedBackend(watched, histogram_every)
+    return FlatBackend(watched, histogram_every)
 
 
 class SplitBackend:
@@ -44,11 +44,13 @@ class SplitBackend:
 
     Args:
         watched: Tensors on any devices.
+        histogram_every: See `layout.Turn`.
     """
 
     name = "split"
 
-    def __init__(self, watched: Watched) -> None:
+    def __init__(self, watched: Watched, histogram_every: int = 1) -> None:
+        self._every = histogram_every
         self._setup(watched)
 
     def _setup(self, watched: Watched) -> None:
@@ -57,13 +59,7 @@ class SplitBackend:
         for i, p in enumerate(watched.parameters):
             self._places.setdefault(p.device, []).append(i)
         self._parts = {
-            device: choose_backend(
-                Watched(
-                    tuple(watched.parameters[i] for i in places),
-                    tuple(watched.groups[i] for i in places),
-                    watched.n_groups,
-                )
-            )
+            device: choose_backend(watched.only(places), self._every)
             for device, places in self._places.items()
         }
 

@@ -17,7 +17,7 @@ import torch
 
 from flashback_core.schema import N_BINS
 from flashback_core.sketch.backend import PendingSums, ReadySums, Watched, dense
-from flashback_core.sketch.layout import Block, plan_blocks
+from flashback_core.sketch.layout import BLOCK, Block, Piece, Turn, plan_blocks
 from flashback_core.sketch.sums import Floats, StepSums, empty_sums
 
 __all__ = ["DeviceBackend"]
@@ -33,12 +33,14 @@ class DeviceBackend:
 
     Args:
         watched: Tensors of one device.
+        histogram_every: See `layout.Turn`.
         chunk: Entries of a chunk, a multiple of 8.
     """
 
     name = "device"
 
-    def __init__(self, watched: Watched, chunk: int = CHUNK) -> None:
+    def __init__(self, watched: Watched, histogram_every: int = 1, chunk: int = CHUNK) -> None:
+        self._turn = Turn(histogram_every)
         self._chunk = chunk
         self._setup(watched)
 
@@ -136,24 +138,48 @@ class DeviceBackend:
         x = self._gather(block, grads).to(torch.float32)
         if scale != 1.0:
             x = x / scale
-        clean, fields = self._statistics(x)
-        step.fields += [clean.sum(dtype=self._wide), *fields, self._flips(x, block, bits)]
-        step.histograms.append(_histogram(clean))
+        found = self._statistics(x)
+        present = [p for p in block.pieces if grads[p.tensor] is not None]
+        flips = self._flips(x, block, bits)
+        step.fields += [found.total, found.square, found.peak, found.bad, flips]
+        step.histograms.append(_histogram(self._counted(x, present)))
         step.blocks.append(block)
-        for p in block.pieces:
-            if grads[p.tensor] is not None:
-                step.pieces.append(p.tensor)
-                step.parts.append(clean[p.offset : p.offset + p.size])
+        step.pieces += [p.tensor for p in present]
+        step.parts += [found.scaled[p.offset : p.offset + p.size] for p in present]
+        step.units += [found.unit] * len(present)
 
-    def _statistics(self, x: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """`x` with zeros for non-finite entries; [sum of squares, peak, non-finite entries]."""
+    def _counted(self, x: torch.Tensor, pieces: Sequence[Piece]) -> torch.Tensor:
+        """The entries of a block that the histograms count at this step."""
+        units = self._watched.units
+        parts = (
+            [
+                x[p.offset + at : p.offset + min(at + BLOCK, p.size)]
+                for p in pieces
+                for at in range(0, p.size, BLOCK)
+                if self._turn.counts(units[p.tensor] + (p.start + at) // BLOCK)
+            ]
+            if self._turn.every > 1
+            else [x[p.offset : p.offset + p.size] for p in pieces]
+        )
+        if not parts:
+            return x[:0]
+        return torch.cat(parts) if len(parts) > 1 else parts[0]
+
+    def _statistics(self, x: torch.Tensor) -> _Statistics:
         finite = torch.isfinite(x)
         clean = torch.where(finite, x, torch.zeros((), device=x.device))
         peak = clean.abs().amax() if clean.numel() else clean.sum()
-        # scaled by the peak, so that squares neither overflow nor vanish
         unit = torch.where(peak > 0, peak, torch.ones_like(peak))
-        square = (clean / unit).square().sum(dtype=self._wide) * unit.to(self._wide).square()
-        return clean, [square, peak.to(self._wide), (~finite).sum().to(self._wide)]
+        scaled = clean / unit
+        wide = unit.to(self._wide)
+        return _Statistics(
+            scaled=scaled,
+            unit=wide,
+            total=scaled.sum(dtype=self._wide) * wide,
+            square=scaled.square().sum(dtype=self._wide) * wide.square(),
+            peak=peak.to(self._wide),
+            bad=(~finite).sum().to(self._wide),
+        )
 
     def _flips(self, x: torch.Tensor, block: Block, bits: torch.Tensor) -> torch.Tensor:
         negative, positive = self._pack(x < 0), self._pack(x > 0)
@@ -189,16 +215,18 @@ class DeviceBackend:
             now = self._gather(block, weights)
             wide = torch.float64 if now.dtype == torch.float64 else torch.float32
             update = (now.to(wide) - snapshot.to(wide)).to(torch.float32)
-            clean, fields = self._statistics(update)
-            _, (weight_square, _, _) = self._statistics(now.to(torch.float32))
-            step.update_fields += [*fields, weight_square]
-            step.update_histograms.append(_histogram(clean))
+            found = self._statistics(update)
+            weights_found = self._statistics(now.to(torch.float32))
+            step.update_fields += [found.square, found.peak, found.bad, weights_found.square]
+            step.update_histograms.append(_histogram(self._counted(update, block.pieces)))
             snapshot.copy_(now)
         self._step = _Step(has_grad=[False] * len(weights))
+        self._turn = self._turn.next()
         return self._fetch(step)
 
     def _fetch(self, step: _Step) -> PendingSums:
-        norms = torch._foreach_norm(step.parts, 2) if step.parts else []
+        scaled = torch._foreach_norm(step.parts, 2) if step.parts else []
+        norms = [n.to(self._wide) * unit for n, unit in zip(scaled, step.units, strict=True)]
         pieces = [
             *(t.reshape(1) for t in (*step.fields, *step.update_fields, *norms)),
             *step.histograms,
@@ -218,11 +246,24 @@ class DeviceBackend:
         return _OnItsWay(host, event, layout)
 
 
-def _histogram(clean: torch.Tensor) -> torch.Tensor:
-    """Counts of the 16 magnitude bins; non-finite entries of the original stand as zeros."""
-    code = (clean.contiguous().view(torch.int32) & 0x7FFFFFFF) >> 24
-    bins = (code - 48).clamp(0, N_BINS - 1).to(torch.float32)
-    return torch.histc(bins, bins=N_BINS, min=-0.5, max=N_BINS - 0.5)
+def _histogram(x: torch.Tensor) -> torch.Tensor:
+    """Counts of the finite entries in the 16 magnitude bins."""
+    magnitude = x.contiguous().view(torch.int32) & 0x7FFFFFFF
+    bins = ((magnitude >> 24) - 48).clamp(0, N_BINS - 1)
+    bins = torch.where(magnitude < 0x7F800000, bins, -1)  # outside the bounds: not counted
+    return torch.histc(bins.to(torch.float32), bins=N_BINS, min=-0.5, max=N_BINS - 0.5)
+
+
+@dataclass(frozen=True, slots=True)
+class _Statistics:
+    """Of one block, on the device. Scaled by the peak, no square overflows or vanishes."""
+
+    scaled: torch.Tensor
+    unit: torch.Tensor
+    total: torch.Tensor
+    square: torch.Tensor
+    peak: torch.Tensor
+    bad: torch.Tensor
 
 
 class _Step:
@@ -236,6 +277,7 @@ class _Step:
         self.histograms: list[torch.Tensor] = []
         self.pieces: list[int] = []
         self.parts: list[torch.Tensor] = []
+        self.units: list[torch.Tensor] = []
         self.update_fields: list[torch.Tensor] = []
         self.update_histograms: list[torch.Tensor] = []
 
@@ -281,7 +323,6 @@ class _Layout:
             sums.peaks[g, 0] = max(sums.peaks[g, 0], peak)
             sums.counts[g, :3] += np.array([n, bad, flips], np.int64)
             sums.bins[0] += counts.astype(np.int64)
-            sums.bins[0, 0] -= block.size - n + int(bad)
         for g, n in enumerate(self.step.flip_n):
             sums.counts[g, 3] += n
 
@@ -295,7 +336,6 @@ class _Layout:
             sums.peaks[g, 1] = max(sums.peaks[g, 1], peak)
             sums.counts[g, 4:] += np.array([n, bad, n], np.int64)
             sums.bins[1] += counts.astype(np.int64)
-            sums.bins[1, 0] -= block.size - n + int(bad)
 
 
 @dataclass(frozen=True, slots=True)

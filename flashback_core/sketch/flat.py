@@ -16,7 +16,7 @@ import torch
 
 from flashback_core.schema import N_BINS
 from flashback_core.sketch.backend import ReadySums, Watched, dense
-from flashback_core.sketch.layout import BLOCK, Block, plan_blocks
+from flashback_core.sketch.layout import BLOCK, Block, Piece, Turn, plan_blocks
 from flashback_core.sketch.reference import magnitude_bins
 from flashback_core.sketch.sums import empty_sums
 
@@ -35,11 +35,13 @@ class FlatBackend:
 
     Args:
         watched: Tensors on the CPU.
+        histogram_every: See `layout.Turn`.
     """
 
     name = "flat"
 
-    def __init__(self, watched: Watched) -> None:
+    def __init__(self, watched: Watched, histogram_every: int = 1) -> None:
+        self._turn = Turn(histogram_every)
         self._work = np.empty(BLOCK, np.float32)
         self._work_t = torch.from_numpy(self._work)
         self._update = np.empty(BLOCK, np.float32)
@@ -113,8 +115,7 @@ class FlatBackend:
         x = self._gathered(b, grads, scale)
         sums, group = self._sums, block.group
         n = sum(p.size for p in present)
-        peak, n_bad = self._magnitudes(x, sums.bins[0])
-        sums.bins[0, 0] -= x.size - n  # padding and missing pieces stand there as zeros
+        peak, n_bad = self._magnitudes(x, self._counted(present, x.size), sums.bins[0])
         sums.counts[group, 0] += n
         sums.counts[group, 1] += n_bad
         sums.peaks[group, 0] = max(sums.peaks[group, 0], peak)
@@ -170,18 +171,34 @@ class FlatBackend:
             part = flipped[p.offset // 8 : -(-(p.offset + p.size) // 8)]
             counts[2] += int(np.bitwise_count(part).sum())
 
-    def _magnitudes(self, x: F32, bins: npt.NDArray[np.int64]) -> tuple[float, int]:
-        """Add the magnitude bins of `x`; returns its largest finite magnitude and bad entries."""
+    def _counted(self, pieces: Sequence[Piece], size: int) -> list[slice]:
+        """The parts of a block that the histograms count at this step."""
+        if self._turn.every == 1 and sum(p.size for p in pieces) == size:
+            return [slice(0, size)]
+        units = self._watched.units
+        return [
+            slice(p.offset, p.offset + p.size)
+            for p in pieces
+            if self._turn.counts(units[p.tensor] + p.start // BLOCK)
+        ]
+
+    def _magnitudes(
+        self, x: F32, counted: Sequence[slice], bins: npt.NDArray[np.int64]
+    ) -> tuple[float, int]:
+        """Count magnitude bins; returns the largest finite magnitude and the bad entries."""
         n = x.size
         magnitude = np.bitwise_and(x.view(np.int32), _ABS, out=self._magnitude[:n])
         top = int(magnitude.max())
         if top >= _INF:
+            for part in counted:
+                bins += magnitude_bins(x[part])
             clean = x[np.isfinite(x)]
-            bins += magnitude_bins(clean)
             return float(np.abs(clean).max(initial=0.0)), n - clean.size
-        code = self._top[:n]
-        np.right_shift(magnitude, 24, out=code, casting="unsafe")
-        _count_bins(code, top >> 24, bins, self._flags[:n])
+        if counted:
+            code = self._top[:n]
+            np.right_shift(magnitude, 24, out=code, casting="unsafe")
+        for part in counted:
+            _count_bins(code[part], top >> 24, bins, self._flags)
         return float(np.int32(top).view(np.float32)), 0
 
     # -- updates -----------------------------------------------------------------------------
@@ -199,6 +216,7 @@ class FlatBackend:
         self._views = [p.detach() for p in self._watched.parameters]
         for b in range(len(self._blocks)):
             self._update_block(b)
+        self._turn = self._turn.next()
         return ReadySums(self._sums)
 
     def _weights(self, b: int) -> torch.Tensor:
@@ -221,8 +239,8 @@ class FlatBackend:
         u, weights = self._difference(self._weights(b), snapshot, block.size)
         sums, group = self._sums, block.group
         real = sum(p.size for p in block.pieces)
-        peak, n_bad = self._magnitudes(u, sums.bins[1])
-        sums.bins[1, 0] -= block.size - real
+        counted = self._counted(block.pieces, block.size)
+        peak, n_bad = self._magnitudes(u, counted, sums.bins[1])
         sums.counts[group, 4] += real
         sums.counts[group, 5] += n_bad
         sums.counts[group, 6] += real
@@ -264,7 +282,7 @@ def _count_bins(
         if threshold > top:
             bins[b - 1] += reached
             return
-        above = int(np.count_nonzero(np.greater_equal(code, threshold, out=flags)))
+        above = int(np.count_nonzero(np.greater_equal(code, threshold, out=flags[: code.size])))
         bins[b - 1] += reached - above
         reached = above
     bins[N_BINS - 1] += reached

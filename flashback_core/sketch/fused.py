@@ -16,6 +16,7 @@ import torch
 from flashback_core.sketch import kernels
 from flashback_core.sketch.backend import ReadySums, Watched, dense
 from flashback_core.sketch.flat import FlatBackend
+from flashback_core.sketch.layout import Turn
 from flashback_core.sketch.sums import StepSums, empty_sums
 
 __all__ = ["FusedBackend"]
@@ -31,11 +32,13 @@ class FusedBackend:
 
     Args:
         watched: Tensors on the CPU.
+        histogram_every: See `layout.Turn`.
     """
 
     name = "fused"
 
-    def __init__(self, watched: Watched) -> None:
+    def __init__(self, watched: Watched, histogram_every: int = 1) -> None:
+        self._turn = Turn(histogram_every)
         self._setup(watched)
 
     def _setup(self, watched: Watched) -> None:
@@ -47,6 +50,7 @@ class FusedBackend:
         sizes = [p.numel() for p in self._parameters]
         self._sizes = np.array(sizes, np.int64)
         self._groups = np.array([watched.groups[i] for i in self._mine], np.int64)
+        self._units = np.array([watched.units[i] for i in self._mine], np.int64)
         self._words = _starts([-(-n // 32) for n in sizes])
         self._signs = np.zeros(int(sum(-(-n // 32) for n in sizes)), np.uint32)
         self._known = np.zeros(len(sizes), np.uint8)
@@ -54,7 +58,9 @@ class FusedBackend:
         self._snapshot = np.empty(int(sum(sizes)), np.float32)
         for p, start, n in zip(self._parameters, self._floats, sizes, strict=True):
             torch.from_numpy(self._snapshot[start : start + n]).copy_(p.detach().reshape(-1))
-        self._flat = FlatBackend(_subset(watched, self._other)) if self._other else None
+        self._flat = None
+        if self._other:
+            self._flat = FlatBackend(watched.only(self._other), self._turn.every)
         self._sums = empty_sums(watched.n_groups, len(watched.parameters))
 
     def replace(self, watched: Watched, kept: Sequence[int | None]) -> None:
@@ -74,7 +80,7 @@ class FusedBackend:
             before = {old: i for i, old in enumerate(others)}
             moved = [before.get(old) if (old := kept[new]) is not None else None
                      for new in self._other]  # fmt: skip
-            flat.replace(_subset(watched, self._other), moved)
+            flat.replace(watched.only(self._other), moved)
             self._flat = flat
 
     def memory_bytes(self) -> int:
@@ -82,7 +88,7 @@ class FusedBackend:
         own = self._snapshot.nbytes + self._signs.nbytes
         return own + (self._flat.memory_bytes() if self._flat else 0)
 
-    def gradients(self, scale: float, *, histogram: bool = True) -> None:
+    def gradients(self, scale: float) -> None:
         """Read all gradients, divided by `scale`."""
         sums = empty_sums(self._watched.n_groups, len(self._watched.parameters))
         self._sums = sums
@@ -93,35 +99,33 @@ class FusedBackend:
         squares = np.full(len(addresses), np.nan)
         kernels.gradient_pass(
             addresses, self._sizes, self._groups, self._words, self._signs, self._known,
-            sums.moments, sums.peaks, sums.counts, sums.bins[0], squares, histogram,
+            sums.moments, sums.peaks, sums.counts, sums.bins[0], squares, self._units,
+            self._turn.every, self._turn.phase,
         )  # fmt: skip
         if self._other:
             sums.tensor_sumsq[self._mine] = squares
         else:
             sums.tensor_sumsq = squares
 
-    def updates(self, *, histogram: bool = True) -> ReadySums:
+    def updates(self) -> ReadySums:
         """Read the weights after the step."""
         sums = self._sums
         held: list[torch.Tensor] = []
         addresses = np.array([_address(p, 1.0, held) for p in self._parameters], np.int64)
         kernels.update_pass(
             addresses, self._sizes, self._groups, self._floats, self._snapshot,
-            sums.moments, sums.peaks, sums.counts, sums.bins[1], histogram,
+            sums.moments, sums.peaks, sums.counts, sums.bins[1], self._units,
+            self._turn.every, self._turn.phase,
         )  # fmt: skip
         if self._flat is not None:
             _add(sums, self._flat.updates().result(), self._other)
+        self._turn = self._turn.next()
         return ReadySums(sums)
 
 
 def _starts(sizes: Sequence[int]) -> Ints:
     """Where each of consecutive runs of these sizes begins."""
     return np.cumsum([0, *sizes], dtype=np.int64)[:-1]
-
-
-def _subset(watched: Watched, places: Sequence[int]) -> Watched:
-    parameters = tuple(watched.parameters[i] for i in places)
-    return Watched(parameters, tuple(watched.groups[i] for i in places), watched.n_groups)
 
 
 def _address(tensor: torch.Tensor | None, scale: float, held: list[torch.Tensor]) -> int:

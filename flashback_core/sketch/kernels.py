@@ -228,7 +228,7 @@ def _rounded(bits):
 
 @njit(
     "void(int64[::1],int64[::1],int64[::1],int64[::1],uint32[::1],uint8[::1],"
-    "float64[:,::1],float64[:,::1],int64[:,::1],int64[::1],float64[::1],boolean)",
+    "float64[:,::1],float64[:,::1],int64[:,::1],int64[::1],float64[::1],int64[::1],int64,int64)",
     **_OPTIONS,
 )
 def gradient_pass(
@@ -243,12 +243,14 @@ def gradient_pass(
     counts,
     bins,
     squares,
-    histogram,
+    units,
+    every,
+    phase,
 ):
     """Add the gradients at `addresses` (0: none) to the sums; see `StepSums` for the arrays."""
     codes = np.zeros(BLOCK, np.uint8)
     reached = np.zeros(16, np.int64)
-    entries, bad_total = np.int64(0), np.int64(0)
+    entries, bad_counted = np.int64(0), np.int64(0)
     for t in range(addresses.shape[0]):
         if addresses[t] == 0:
             continue
@@ -268,37 +270,36 @@ def gradient_pass(
             bad_all += np.int64(bad)
             peak = max(peak, block_peak)
             flips += _flips(addresses[t] + 4 * at, x, n, signs, offsets[t] + (at >> 5))
-            if histogram:
+            if (units[t] + (at >> 16)) % every == phase:
+                entries += n
+                bad_counted += np.int64(bad)
                 _count_reached(bits, n, 127 if bad else block_peak >> 24, codes, reached)
         moments[g, 1] += square_all
         squares[t] = square_all
         peaks[g, 0] = max(peaks[g, 0], _rounded(peak))
         counts[g, 0] += n_all
         counts[g, 1] += bad_all
-        entries += n_all
-        bad_total += bad_all
         if known[t]:
             counts[g, 2] += flips
             counts[g, 3] += n_all
         known[t] = 1
-    if histogram:
-        _fill_bins(reached, entries, bad_total, bins)
+    _fill_bins(reached, entries, bad_counted, bins)
 
 
 @njit(
     "void(int64[::1],int64[::1],int64[::1],int64[::1],float32[::1],"
-    "float64[:,::1],float64[:,::1],int64[:,::1],int64[::1],boolean)",
+    "float64[:,::1],float64[:,::1],int64[:,::1],int64[::1],int64[::1],int64,int64)",
     **_OPTIONS,
 )
 def update_pass(
-    addresses, sizes, groups, offsets, snapshot, moments, peaks, counts, bins, histogram
+    addresses, sizes, groups, offsets, snapshot, moments, peaks, counts, bins, units, every, phase
 ):
     """Add weights minus `snapshot` to the sums; the snapshot becomes the weights."""
     codes = np.zeros(BLOCK, np.uint8)
     reached = np.zeros(16, np.int64)
     u = np.empty(BLOCK, np.float32)
     u_bits = u.view(np.int32)
-    entries, bad_total = np.int64(0), np.int64(0)
+    entries, bad_counted = np.int64(0), np.int64(0)
     for t in range(addresses.shape[0]):
         g, n_all = groups[t], sizes[t]
         for at in range(0, n_all, BLOCK):
@@ -319,11 +320,10 @@ def update_pass(
             moments[g, 3] += weight
             peaks[g, 1] = max(peaks[g, 1], _rounded(peak))
             counts[g, 5] += np.int64(bad)
-            bad_total += np.int64(bad)
-            if histogram:
+            if (units[t] + (at >> 16)) % every == phase:
+                entries += n
+                bad_counted += np.int64(bad)
                 _count_reached(u_bits, n, 127 if bad else peak >> 24, codes, reached)
-        entries += n_all
         counts[g, 4] += n_all
         counts[g, 6] += n_all
-    if histogram:
-        _fill_bins(reached, entries, bad_total, bins)
+    _fill_bins(reached, entries, bad_counted, bins)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["BLOCK", "Block", "Piece", "plan_blocks"]
+__all__ = ["BLOCK", "Block", "Piece", "Turn", "first_units", "plan_blocks"]
 
 BLOCK = 65_536
 """Entries of a block: 256 KiB of float32, which stays in a core's second-level cache."""
@@ -42,6 +42,35 @@ class Block:
         """Entries that the block spans."""
         last = self.pieces[-1]
         return last.offset + last.size
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Which entries the histograms count at a step.
+
+    Tensors are cut into units of `BLOCK` entries, numbered over all tensors; of every `every` units
+    one is counted, another one at each step, so that `every` steps see each entry once.
+    """
+
+    every: int = 1
+    phase: int = 0
+
+    def counts(self, unit: int) -> bool:
+        """Whether the entries of `unit` are counted."""
+        return unit % self.every == self.phase
+
+    def next(self) -> Turn:
+        """The turn of the step after."""
+        return Turn(self.every, (self.phase + 1) % self.every)
+
+
+def first_units(numels: Sequence[int]) -> tuple[int, ...]:
+    """Number of the first unit of each tensor."""
+    starts, unit = [], 0
+    for n in numels:
+        starts.append(unit)
+        unit += -(-n // BLOCK)
+    return tuple(starts)
 
 
 def plan_blocks(

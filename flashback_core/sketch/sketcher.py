@@ -25,6 +25,8 @@ class Sketcher:
         group_of: Group index of a parameter.
         n_groups: Number of groups.
         backend: Makes a backend for the watched tensors; None chooses by device and packages.
+        histogram_every: Of so many units of entries the histograms count one per step, in turn
+            (see `layout.Turn`); 1 counts all entries at every step.
     """
 
     def __init__(
@@ -32,13 +34,14 @@ class Sketcher:
         optimizer: torch.optim.Optimizer,
         group_of: Callable[[torch.Tensor], int],
         n_groups: int,
-        backend: Callable[[Watched], Backend] | None = None,
+        backend: Callable[[Watched, int], Backend] | None = None,
+        histogram_every: int = 1,
     ) -> None:
         self._optimizer = optimizer
         self._group_of = group_of
         self._n_groups = n_groups
         self._watched = self._current()
-        self._backend = (backend or choose_backend)(self._watched)
+        self._backend = (backend or choose_backend)(self._watched, histogram_every)
 
     @property
     def backend(self) -> str:
@@ -66,7 +69,7 @@ class Sketcher:
             if p.requires_grad and p.is_floating_point()
         ]
         groups = tuple(self._group_of(p) for p in live)
-        return Watched(tuple(live), groups, self._n_groups)
+        return Watched.of(live, groups, self._n_groups)
 
     def _follow(self) -> None:
         """Watch what the optimizer updates now, if that has changed."""
