@@ -102,4 +102,5 @@ class _Together:
             total.counts += part.counts
             total.bins += part.bins
             total.tensor_sumsq[places] = part.tensor_sumsq
+            total.changed[places] = part.changed
         return total

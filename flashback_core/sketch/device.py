@@ -25,6 +25,7 @@ __all__ = ["DeviceBackend"]
 CHUNK = 1 << 24
 """Entries of a chunk: large, so that few kernels are launched; counts stay exact in float32."""
 
+_WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 _GRAD_FIELDS, _UPDATE_FIELDS = 5, 4
 
 
@@ -123,9 +124,21 @@ class DeviceBackend:
         for block, bits in zip(self._blocks, self._signs, strict=True):
             if any(grads[p.tensor] is not None for p in block.pieces):
                 self._gradient_block(step, block, bits, grads, scale)
+        weights = self._weights()
+        for block, snapshot in zip(self._blocks, self._snapshots, strict=True):
+            step.changed += self._changed(block, snapshot, weights)
         step.flip_n = self._flip_counts(step.has_grad)
         self._known = [k or g for k, g in zip(self._known, step.has_grad, strict=True)]
         self._step = step
+
+    def _changed(
+        self, block: Block, snapshot: torch.Tensor, weights: Sequence[torch.Tensor | None]
+    ) -> list[torch.Tensor]:
+        """Per piece, the entries that are not as the step before left them."""
+        word = _WORDS[snapshot.element_size()]
+        now = self._gather(block, weights).contiguous()
+        differs = now.view(word) != snapshot.view(word)
+        return [differs[p.offset : p.offset + p.size].sum(dtype=self._wide) for p in block.pieces]
 
     def _gradient_block(
         self,
@@ -228,7 +241,7 @@ class DeviceBackend:
         scaled = torch._foreach_norm(step.parts, 2) if step.parts else []
         norms = [n.to(self._wide) * unit for n, unit in zip(scaled, step.units, strict=True)]
         pieces = [
-            *(t.reshape(1) for t in (*step.fields, *step.update_fields, *norms)),
+            *(t.reshape(1) for t in (*step.fields, *step.update_fields, *norms, *step.changed)),
             *step.histograms,
             *step.update_histograms,
         ]
@@ -278,6 +291,7 @@ class _Step:
         self.pieces: list[int] = []
         self.parts: list[torch.Tensor] = []
         self.units: list[torch.Tensor] = []
+        self.changed: list[torch.Tensor] = []
         self.update_fields: list[torch.Tensor] = []
         self.update_histograms: list[torch.Tensor] = []
 
@@ -296,15 +310,23 @@ class _Layout:
         step = self.step
         sums = empty_sums(self.watched.n_groups, len(self.sizes))
         cuts = np.cumsum(
-            [len(step.fields), len(step.update_fields), len(step.pieces),
-             N_BINS * len(step.histograms)]
-        )  # fmt: skip
-        fields, updates, norms, grad_bins, update_bins = np.split(vector, cuts)
+            [
+                len(step.fields),
+                len(step.update_fields),
+                len(step.pieces),
+                len(step.changed),
+                N_BINS * len(step.histograms),
+            ]
+        )
+        fields, updates, norms, changed, grad_bins, update_bins = np.split(vector, cuts)
         self._read_gradients(sums, fields, grad_bins)
         self._read_updates(sums, updates, update_bins)
         for tensor, norm in zip(step.pieces, norms, strict=True):
             before = sums.tensor_sumsq[tensor]
             sums.tensor_sumsq[tensor] = norm**2 if np.isnan(before) else before + norm**2
+        pieces = (p for block in self.blocks for p in block.pieces)
+        for piece, count in zip(pieces, changed, strict=False):  # none before the first gradient
+            sums.changed[piece.tensor] += int(count)
         for i, has in enumerate(step.has_grad):
             if has and self.sizes[i] == 0:
                 sums.tensor_sumsq[i] = 0.0

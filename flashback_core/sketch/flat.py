@@ -25,6 +25,11 @@ __all__ = ["FlatBackend"]
 F32 = npt.NDArray[np.float32]
 Bits = npt.NDArray[np.uint8]
 
+WORK = 1 << 16
+"""Entries of a working block: all its buffers together fit a core's second-level cache."""
+
+_WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+
 _ABS = np.int32(0x7FFFFFFF)
 _INF = 0x7F800000
 _SAFE = (1e-15, 1e16)  # peaks for which a block's float32 squares neither vanish nor overflow
@@ -42,13 +47,13 @@ class FlatBackend:
 
     def __init__(self, watched: Watched, histogram_every: int = 1) -> None:
         self._turn = Turn(histogram_every)
-        self._work = np.empty(BLOCK, np.float32)
+        self._work = np.empty(WORK, np.float32)
         self._work_t = torch.from_numpy(self._work)
-        self._update = np.empty(BLOCK, np.float32)
+        self._update = np.empty(WORK, np.float32)
         self._update_t = torch.from_numpy(self._update)
-        self._magnitude = np.empty(BLOCK, np.int32)
-        self._top = np.empty(BLOCK, np.uint8)
-        self._flags = np.empty(BLOCK, np.bool_)
+        self._magnitude = np.empty(WORK, np.int32)
+        self._top = np.empty(WORK, np.uint8)
+        self._flags = np.empty(WORK, np.bool_)
         self._signs: list[Bits] = []
         self._known: list[bool] = []
         self._setup(watched)
@@ -58,7 +63,7 @@ class FlatBackend:
         self._views = [p.detach() for p in watched.parameters]
         numels = [p.numel() for p in watched.parameters]
         kinds = [p.dtype for p in watched.parameters]
-        self._blocks = plan_blocks(numels, watched.groups, kinds)
+        self._blocks = plan_blocks(numels, watched.groups, kinds, WORK)
         self._targets = [_targets(block, self._views, self._work_t) for block in self._blocks]
         self._snapshots = [self._snapshot(block) for block in self._blocks]
         self._bits = [np.zeros(-(-block.size // 8), np.uint8) for block in self._blocks]
@@ -99,8 +104,10 @@ class FlatBackend:
         parameters = self._watched.parameters
         self._sums = empty_sums(self._watched.n_groups, len(parameters))
         grads = [None if p.grad is None else dense(p.grad) for p in parameters]
+        self._views = [p.detach() for p in parameters]
         for b in range(len(self._blocks)):
             self._gradient_block(b, grads, scale)
+            self._changed_block(b)
         for i, grad in enumerate(grads):
             if grad is not None:
                 self._known[i] = True
@@ -202,6 +209,15 @@ class FlatBackend:
         return float(np.int32(top).view(np.float32)), 0
 
     # -- updates -----------------------------------------------------------------------------
+
+    def _changed_block(self, b: int) -> None:
+        """Count entries of the weights that are not as the step before left them."""
+        block, word = self._blocks[b], _WORDS[self._snapshots[b].element_size()]
+        differs = self._weights(b).contiguous().view(word) != self._snapshots[b].view(word)
+        if bool(differs.any()):
+            for p in block.pieces:
+                part = differs[p.offset : p.offset + p.size]
+                self._sums.changed[p.tensor] += int(torch.count_nonzero(part))
 
     def _snapshot(self, block: Block) -> torch.Tensor:
         out = torch.zeros(block.size, dtype=self._views[block.pieces[0].tensor].dtype)

@@ -102,10 +102,22 @@ class FusedBackend:
             sums.moments, sums.peaks, sums.counts, sums.bins[0], squares, self._units,
             self._turn.every, self._turn.phase,
         )  # fmt: skip
+        changed = self._changed()
         if self._other:
             sums.tensor_sumsq[self._mine] = squares
+            sums.changed[self._mine] = changed
         else:
-            sums.tensor_sumsq = squares
+            sums.tensor_sumsq, sums.changed = squares, changed
+
+    def _changed(self) -> Ints:
+        """Entries of each weight that are not as the step before left them."""
+        held: list[torch.Tensor] = []
+        addresses = np.array([_address(p, 1.0, held) for p in self._parameters], np.int64)
+        out = np.zeros(len(addresses), np.int64)
+        kernels.changed_pass(
+            addresses, self._sizes, self._floats, self._snapshot.view(np.int32), out
+        )
+        return out
 
     def updates(self) -> ReadySums:
         """Read the weights after the step."""
@@ -154,3 +166,4 @@ def _add(sums: StepSums, part: StepSums, places: Sequence[int]) -> None:
     sums.counts += part.counts
     sums.bins += part.bins
     sums.tensor_sumsq[list(places)] = part.tensor_sumsq
+    sums.changed[list(places)] = part.changed

@@ -17,7 +17,7 @@ from llvmlite import ir
 from numba import carray, njit, types
 from numba.extending import intrinsic
 
-__all__ = ["BLOCK", "gradient_pass", "update_pass"]
+__all__ = ["BLOCK", "changed_pass", "checksum_pass", "gradient_pass", "update_pass"]
 
 BLOCK = 2048
 _FAST = {"reassoc", "contract", "nsz", "arcp"}
@@ -327,3 +327,51 @@ def update_pass(
         counts[g, 4] += n_all
         counts[g, 6] += n_all
     _fill_bins(reached, entries, bad_counted, bins)
+
+
+@njit(**_OPTIONS)
+def _checksum(words, n, start):
+    """Sum of the words and sum of the words times 2 i + 1, both modulo 2**32."""
+    plain, weighted = np.uint32(0), np.uint32(0)
+    for i in range(n):
+        word = np.uint32(words[i])
+        plain = np.uint32(plain + word)
+        odd = np.uint32(np.uint32(2) * np.uint32(start + i) + np.uint32(1))
+        weighted = np.uint32(weighted + np.uint32(word * odd))
+    return plain, weighted
+
+
+@njit("void(int64[::1],int64[::1],uint64[::1])", **_OPTIONS)
+def checksum_pass(addresses, sizes, out):
+    """Checksums of the 32-bit words at `addresses`, see `flashback_core.sketch.checksum`."""
+    for t in range(addresses.shape[0]):
+        plain, weighted = np.uint32(0), np.uint32(0)
+        for at in range(0, sizes[t], BLOCK):
+            n = min(BLOCK, sizes[t] - at)
+            words = carray(_words(addresses[t] + 4 * at), (n,))
+            a, b = _checksum(words, n, at)
+            plain = np.uint32(plain + a)
+            weighted = np.uint32(weighted + b)
+        out[t] = (np.uint64(weighted) << np.uint64(32)) | np.uint64(plain)
+
+
+@njit(**_OPTIONS)
+def _differing(a, b, n):
+    """How many words differ."""
+    count = _NONE
+    for i in range(n):
+        count += np.int32(1) if a[i] != b[i] else _NONE
+    return count
+
+
+@njit("void(int64[::1],int64[::1],int64[::1],int32[::1],int64[::1])", **_OPTIONS)
+def changed_pass(addresses, sizes, offsets, snapshot, out):
+    """Words at `addresses` that differ from `snapshot`, for each tensor."""
+    for t in range(addresses.shape[0]):
+        count = np.int64(0)
+        for at in range(0, sizes[t], BLOCK):
+            n = min(BLOCK, sizes[t] - at)
+            words = carray(_words(addresses[t] + 4 * at), (n,))
+            kept = snapshot[offsets[t] + at : offsets[t] + at + n]
+            count += np.int64(_differing(words, kept, n))
+        out[t] = count

@@ -15,7 +15,14 @@ import numpy.typing as npt
 from flashback_core.schema import N_BINS
 from flashback_core.sketch.sums import StepSums, empty_sums
 
-__all__ = ["add_gradient", "add_update", "bin_of", "magnitude_bins", "reference_sums"]
+__all__ = [
+    "add_gradient",
+    "add_update",
+    "bin_of",
+    "changed_entries",
+    "magnitude_bins",
+    "reference_sums",
+]
 
 Array = npt.NDArray[np.floating]
 Signs = npt.NDArray[np.int8]
@@ -95,6 +102,7 @@ def reference_sums(
     groups: Sequence[int],
     n_groups: int,
     signs: list[Signs | None],
+    start: Sequence[Array] | None = None,
 ) -> StepSums:
     """Sums of one step over all tensors.
 
@@ -105,6 +113,7 @@ def reference_sums(
         groups: Group of each tensor.
         n_groups: Number of groups.
         signs: Last non-zero signs of each tensor, None before its first gradient; updated.
+        start: Weights when the gradients were read, if something changed them since `before`.
     """
     sums = empty_sums(n_groups, len(grads))
     for i, (grad, old, new, group) in enumerate(zip(grads, before, after, groups, strict=True)):
@@ -115,4 +124,13 @@ def reference_sums(
             add_gradient(sums, group, i, grad, have, known is not None)
             signs[i] = have
         add_update(sums, group, old, new)
+        if start is not None:
+            sums.changed[i] = changed_entries(old, start[i])
     return sums
+
+
+def changed_entries(before: Array, now: Array) -> int:
+    """Entries whose bits differ (a NaN equals itself, 0.0 is not -0.0)."""
+    word = np.dtype(f"u{np.asarray(now).dtype.itemsize}")
+    a, b = np.ascontiguousarray(before).view(word), np.ascontiguousarray(now).view(word)
+    return int(np.count_nonzero(a != b))

@@ -35,6 +35,8 @@ class StepSums:
         counts: int64 (G, 7), see `COUNTS`; ``*_n`` counts entries, finite or not.
         bins: int64 (2, 16): gradient and update histograms, see `schema.N_BINS`.
         tensor_sumsq: float64 (T,): sum of squares of each tensor's gradient, NaN without one.
+        changed: int64 (T,): entries of each weight whose bits are not those that the step before
+            left: something else than the optimizer wrote there.
     """
 
     moments: Floats
@@ -42,6 +44,7 @@ class StepSums:
     counts: Ints
     bins: Ints
     tensor_sumsq: Floats
+    changed: Ints
 
 
 def empty_sums(n_groups: int, n_tensors: int) -> StepSums:
@@ -52,6 +55,7 @@ def empty_sums(n_groups: int, n_tensors: int) -> StepSums:
         counts=np.zeros((n_groups, len(COUNTS)), np.int64),
         bins=np.zeros((2, N_BINS), np.int64),
         tensor_sumsq=np.full(n_tensors, np.nan),
+        changed=np.zeros(n_tensors, np.int64),
     )
 
 
@@ -76,6 +80,7 @@ def merge_sums(parts: Sequence[StepSums]) -> StepSums:
         counts=np.sum([p.counts for p in parts], axis=0),
         bins=np.sum([p.bins for p in parts], axis=0),
         tensor_sumsq=np.where(seen, np.nansum(tensors, axis=0), np.nan),
+        changed=np.sum([p.changed for p in parts], axis=0),
     )
 
 

@@ -39,6 +39,8 @@ class Twin:
         self, name: str, parameters: Sequence[torch.Tensor], groups: Sequence[int], every: int = 1
     ) -> None:
         make, self.rtol = BACKENDS[name]
+        if any(p.dtype != FLOAT for p in parameters):
+            self.rtol = 1e-4  # `fused` hands other dtypes to `flat`
         self.parameters, self.groups = list(parameters), list(groups)
         self.backend = make(Watched.of(parameters, groups, 8), every)
         self.signs: list[np.ndarray | None] = [None] * len(parameters)
@@ -49,10 +51,16 @@ class Twin:
         grads: Sequence[torch.Tensor | None],
         update: Callable[[torch.Tensor], None] | None = None,
         scale: float = 1.0,
+        meddle: Callable[[torch.Tensor], None] | None = None,
     ) -> tuple[StepSums, StepSums]:
         """One optimizer step: (sums of the backend, sums of the reference)."""
         for p, g in zip(self.parameters, grads, strict=True):
             p.grad = g
+        with torch.no_grad():
+            for p in self.parameters:
+                if meddle is not None:
+                    meddle(p)
+        start = [_numpy(p) for p in self.parameters]
         self.backend.gradients(scale)
         with torch.no_grad():
             for p in self.parameters:
@@ -63,7 +71,7 @@ class Twin:
         ours = self.backend.updates().result()
         after = [_numpy(p) for p in self.parameters]
         plain = [None if g is None else _numpy(g) / np.float32(scale) for g in grads]
-        theirs = reference_sums(plain, self.before, after, self.groups, 8, self.signs)
+        theirs = reference_sums(plain, self.before, after, self.groups, 8, self.signs, start)
         self.before = after
         return ours, theirs
 
@@ -86,6 +94,7 @@ def assert_equal(ours: StepSums, theirs: StepSums, rtol: float) -> None:
     np.testing.assert_array_equal(ours.counts, theirs.counts)
     np.testing.assert_array_equal(ours.bins, theirs.bins)
     np.testing.assert_array_equal(ours.peaks, theirs.peaks)
+    np.testing.assert_array_equal(ours.changed, theirs.changed)
     np.testing.assert_allclose(ours.moments[:, 1:], theirs.moments[:, 1:], rtol=2 * rtol)
     # a sum may cancel: what it is used for is the variance, so its error is measured against that
     n = np.maximum(theirs.counts[:, 0] - theirs.counts[:, 1], 1)
@@ -155,6 +164,25 @@ def test_updates_that_are_not_finite(name: str) -> None:
     assert ours.counts[:2, 5].tolist() == [2, 2]
     twin.check(_noise(parameters, 2), update=lambda p: p.nan_to_num_(0.0, 0.0, 0.0))
     twin.check(_noise(parameters, 3))
+
+
+@backends
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_weights_that_something_else_changed(name: str, dtype: torch.dtype) -> None:
+    """One flipped bit, a sign of zero and a NaN written between two steps are counted, exactly."""
+    parameters = _parameters((40,), (9,), (BLOCK + 1,), dtype=dtype)
+    twin = Twin(name, parameters, (0, 0, 1))
+    assert twin.check(_noise(parameters, 1)).changed.tolist() == [0, 0, 0]
+    word = torch.int32 if dtype == torch.float32 else torch.int16
+
+    def meddle(p: torch.Tensor) -> None:
+        if p.numel() == 9:
+            p.view(word)[4] ^= 1
+        elif p.numel() > 40:
+            p[7], p[BLOCK] = float("nan"), float("nan")
+
+    assert twin.check(_noise(parameters, 2), meddle=meddle).changed.tolist() == [0, 1, 2]
+    assert twin.check(_noise(parameters, 3)).changed.tolist() == [0, 0, 0]
 
 
 @backends

@@ -1,0 +1,1 @@
+"""Measured ratios, apart from the tests: `python -m benchmarks [NAME …]`."""
