@@ -14,8 +14,9 @@ import torch
 from flashback_core.groups import GroupRule, group_parameters
 from flashback_core.index import StepSketchIndex
 from flashback_core.optimizer_hooks import OptimizerHooks
-from flashback_core.rows import Logged, OpenRow, batch_fields
+from flashback_core.rows import Logged, OpenRow, batch_ids_array, batch_scalars
 from flashback_core.run_files import FolderFiles
+from flashback_core.scaler_hooks import ScalerHooks
 from flashback_core.schema import SketchSchema
 from flashback_core.sink import Sink
 from flashback_core.sink_set import SinkSet
@@ -23,6 +24,8 @@ from flashback_core.sketch.parameters import check_owned, innermost_optimizer, n
 from flashback_core.sketch.sketcher import Sketcher
 from flashback_core.start import open_index, run_facts
 from flashback_core.warn import Guard, disabled
+from flashback_core.watch.batch import BatchWatch
+from flashback_core.watch.run import RunWatch, weights_event
 
 if TYPE_CHECKING:
     from flashback_core.report.model import DetectionReport
@@ -83,27 +86,33 @@ class Recorder:
         self._pending: deque[tuple[int, OpenRow]] = deque()
         self._early: Logged | None = None
         self._mode: str | None = None
-        self._seen_gradients = False
+        self._seen: int | None = (
+            None  # optimizer whose gradients have been read for the step to come
+        )
+        self._standing: dict[str, float] = {}
+        self._watched: dict[str, float] = {}  # exact fields of the step that is being made
+        self._n_weight_events = 0
         self._ended = time.perf_counter()
         self._next_step = 0
         self._lr = float("nan")
         self._scale = 1.0
-        self._unwrap_scaler: Callable[[], Any] = lambda: None
+        self._is_stepped = False  # whether the optimizer stepped inside the scaler's step
         self._write_report = write_report
-        self._hooks: list[OptimizerHooks] = []
+        self._hooks: list[OptimizerHooks | ScalerHooks] = []
         self._index: StepSketchIndex | None = None
         self._closed = disabled()
         self._sinks = SinkSet((), self._guard, log_every)
         if self._closed:
             return
         self._sinks = SinkSet(sinks, self._guard, log_every)
-        self._scaler = scaler
+        self._has_scaler = scaler is not None and scaler.is_enabled()
         self._setup(model, optimizer, groups, run)
         assert self._index is not None  # _setup opens it or raises
         if start_step is not None:
             self._index.resume_at(start_step)
         self._next_step = self._index.last_step + 1 if start_step is None else start_step
-        self._watch_scaler(scaler)
+        if scaler is not None:
+            self._hooks.append(ScalerHooks(scaler, self._before_scaler, self._after_scaler))
         self._ended = time.perf_counter()
 
     def _setup(
@@ -129,6 +138,9 @@ class Recorder:
             Sketcher(o, lambda p: places[grouping.of[names[id(p)]]], len(places))
             for o in self._optimizers
         ]
+        self._name_of: Callable[[torch.Tensor], str] = lambda p: names[id(p)]
+        self._watch = RunWatch(model, self._optimizers, self._name_of)
+        self._batches = BatchWatch()
         facts = run_facts(model, self._optimizers, named, self._sketchers[0].backend) | dict(
             run or {}
         )
@@ -149,6 +161,7 @@ class Recorder:
         *,
         loss: Any = None,
         batch_ids: Any = None,
+        batch: Any = None,
         **exact: float,
     ) -> None:
         """Add what only the loop knows; at most once per optimizer step.
@@ -161,12 +174,14 @@ class Recorder:
             loss: Loss of the step.
             batch_ids: Sample ids of the batch; only their mean, their share of distinct ones and
                 a hash are kept.
+            batch: The batch itself, tensors in any nesting: a digest of its content is kept, and
+                whether it came before; tensors on a device are left out.
             exact: Exact fields by name (``epoch=…``, ``batch_index=…``), see `schema.EXACT_FIELDS`.
         """
         if self._closed or self._guard.failed("recording"):
             return
         with self._guard("recording"):
-            logged = self._logged(loss, batch_ids, exact)
+            logged = self._logged(loss, batch_ids, exact, batch)
             if self._mode is None:
                 self._mode = "before" if self._open is None else "after"
             if self._mode == "after":
@@ -174,15 +189,19 @@ class Recorder:
             else:
                 self._log_before(logged)
 
-    def _logged(self, loss: Any, batch_ids: Any, exact: Mapping[str, float]) -> Logged:
+    def _logged(
+        self, loss: Any, batch_ids: Any, exact: Mapping[str, float], batch: Any = None
+    ) -> Logged:
         if isinstance(loss, torch.Tensor):
             loss = loss.detach()
         logged = Logged(loss=loss, exact=dict(exact))
-        if batch_ids is not None:
-            with self._guard("batch_ids", keep=True):
-                scalars, hashes = batch_fields(batch_ids)
-                logged.scalars.update(scalars)
-                logged.exact = {**hashes, **logged.exact}
+        if batch_ids is not None or batch is not None:
+            with self._guard("the batch", keep=True):
+                ids = None if batch_ids is None else batch_ids_array(batch_ids)
+                if ids is not None:
+                    logged.scalars.update(batch_scalars(ids))
+                seen = self._batches.fields(self._next_step, ids, batch)
+                logged.exact = {**seen, **logged.exact}
         return logged
 
     def _log_after(self, logged: Logged) -> None:
@@ -198,6 +217,30 @@ class Recorder:
             row.add(self._early)
             self._close_row(row)
         self._early = logged
+
+    def end_step(self, *, loss: Any = None, batch_ids: Any = None, **exact: float) -> None:
+        """Like `log`, for adapters that know that a step has just been attempted.
+
+        It closes the open row; where no hook saw the step, that step was skipped.
+        """
+        if self._closed or self._guard.failed("recording"):
+            return
+        with self._guard("recording"):
+            self._mode = "after"
+            self._log_after(self._logged(loss, batch_ids, exact))
+
+    def mark(self, **exact: float) -> None:
+        """Set exact fields of all rows that open from now on, until they are set again.
+
+        Args:
+            exact: Exact fields by name (``epoch=…``, ``batch_index=…``), see `schema.EXACT_FIELDS`.
+        """
+        self._standing.update(exact)
+
+    @property
+    def has_open_row(self) -> bool:
+        """Whether a step was made whose row `log`, `end_step` or the next step will close."""
+        return self._open is not None
 
     def expect(self, step: int, kind: str) -> None:
         """Declare a regime change at `step`, at or before it happens.
@@ -224,7 +267,7 @@ class Recorder:
         with self._guard("the sketch"):
             self._finish_row()
             self._sketchers[optimizer].gradients(scale)
-            self._seen_gradients = True
+            self._seen = optimizer
 
     def pause(self, seconds: float) -> None:
         """Take `seconds` (of validation, say) off this step's wall time."""
@@ -238,28 +281,53 @@ class Recorder:
             return
         with self._guard("the sketch"):
             self._finish_row()
-            if not self._seen_gradients:
+            if self._seen != i:
                 self._sketchers[i].gradients(_fused_scale(self._optimizers[i]))
             self._lr = float(self._optimizers[i].param_groups[0]["lr"])
+        self._look(i)
+
+    def _look(self, i: int) -> None:
+        """Take the exact watches just before the update."""
+        self._watched = {}
+        if self._guard.failed("the exact watches"):
+            return
+        with self._guard("the exact watches"):
+            self._watched, events = self._watch.start(i, self._next_step)
+            for event in events:
+                self._add_event(event)
+
+    def _add_event(self, event: dict[str, Any]) -> None:
+        assert self._index is not None  # hooks run only while it is open
+        with self._guard("events", keep=True):
+            self._index.add_event(event)
 
     def _after(self, i: int) -> None:
         if self._closed or self._guard.failed("the sketch"):
             return
         with self._guard("the sketch"):
+            self._is_stepped = True
             skipped = _fused_skip(self._optimizers[i])
             self._open_row(i, skipped=skipped)
 
     def _open_row(self, i: int, *, skipped: bool) -> None:
-        row = OpenRow(sums=self._sketchers[i].updates(), exact={"optimizer": i})
+        row = OpenRow(
+            sums=self._sketchers[i].updates(),
+            parameters=self._sketchers[i].parameters,
+            exact={**self._standing, **self._watched, "optimizer": i},
+        )
+        self._watched = {}
+        if not self._guard.failed("the exact watches"):
+            with self._guard("the exact watches"):
+                row.exact.update(self._watch.end(i, self._next_step))
         row.scalars["lr"] = self._lr
         if skipped:
             row.exact["step_skipped"] = 1
-        if self._scaler is not None:
+        if self._has_scaler:
             row.exact["loss_scale"] = self._scale
         now = time.perf_counter()
         row.scalars["step_wall_ms"] = (now - self._ended) * 1e3
         self._ended = now
-        self._seen_gradients = False
+        self._seen = None
         self._open = row
         if self._early is not None:
             row.add(self._early)
@@ -268,39 +336,27 @@ class Recorder:
 
     def _skipped_row(self) -> OpenRow:
         """A step that was attempted and not applied: no hook has seen it."""
-        row = OpenRow(exact={"step_skipped": 1})
+        i = self._seen or 0
+        row = OpenRow(exact={**self._standing, "optimizer": i, "step_skipped": 1})
         if self._sketchers and not self._guard.failed("the sketch"):
             with self._guard("the sketch"):
-                if not self._seen_gradients:
-                    self._sketchers[0].gradients()
-                row.sums = self._sketchers[0].updates()
-        row.scalars["lr"] = float(self._optimizers[0].param_groups[0]["lr"])
+                if self._seen is None:
+                    self._sketchers[i].gradients()
+                row.sums = self._sketchers[i].updates()
+                row.parameters = self._sketchers[i].parameters
+        row.scalars["lr"] = float(self._optimizers[i].param_groups[0]["lr"])
         now = time.perf_counter()
         row.scalars["step_wall_ms"] = (now - self._ended) * 1e3
         self._ended = now
-        self._seen_gradients = False
+        self._seen = None
         return row
 
-    def _watch_scaler(self, scaler: torch.amp.GradScaler | None) -> None:
-        """Wrap `step` of this scaler object, to see the steps that it skips."""
-        if scaler is None or not scaler.is_enabled():
-            self._scaler = None
-            return
-        original = scaler.step
+    def _before_scaler(self, scale: float) -> None:
+        self._scale = scale
+        self._is_stepped = False
 
-        def step(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
-            with self._guard("the scaler", keep=True):
-                self._scale = float(scaler.get_scale())
-            before = self._open
-            result = original(optimizer, *args, **kwargs)
-            self._after_scaler(optimizer, before)
-            return result
-
-        scaler.step = step  # type: ignore[method-assign]
-        self._unwrap_scaler = lambda: scaler.__dict__.pop("step", None)
-
-    def _after_scaler(self, optimizer: torch.optim.Optimizer, before: OpenRow | None) -> None:
-        if self._closed or self._open is not before or self._guard.failed("the sketch"):
+    def _after_scaler(self, optimizer: torch.optim.Optimizer) -> None:
+        if self._closed or self._is_stepped or self._guard.failed("the sketch"):
             return  # the hooks saw the step
         with self._guard("the sketch"):
             inner = innermost_optimizer(optimizer)
@@ -330,6 +386,9 @@ class Recorder:
 
     def _write(self, step: int, row: OpenRow) -> None:
         values = row.values(self.schema)
+        with self._guard("the exact watches"):
+            row.seal()
+            self._report_weights(step, row)
         assert self._index is not None  # rows exist only while it is open
         try:
             self._index.append(step, values, row.exact)
@@ -340,6 +399,16 @@ class Recorder:
                 "and the index will state the gap")  # fmt: skip
         self._sinks.step(step, values, self.schema)
 
+    def _report_weights(self, step: int, row: OpenRow) -> None:
+        """Say which weights something else than the optimizer changed before `step`."""
+        if row.sums is None or not int(row.exact.get("outside", 0)) & 1:
+            return
+        names = [self._name_of(p) for p in row.parameters]
+        event = weights_event(step, row.sums.result(), names)
+        if event is not None and self._n_weight_events < 200:
+            self._n_weight_events += 1
+            self._add_event(event)
+
     # -- the end -----------------------------------------------------------------------------
 
     @property
@@ -349,8 +418,8 @@ class Recorder:
 
     @property
     def next_step(self) -> int:
-        """Step of the row to come."""
-        return self._next_step
+        """Step of the row to come; a row that is still open is counted."""
+        return self._next_step + (self._open is not None)
 
     def close(self) -> DetectionReport | None:
         """Seal, detect, report. Idempotent; returns the report (None if there is none)."""
@@ -359,7 +428,6 @@ class Recorder:
         self._closed = True
         for hooks in self._hooks:
             hooks.remove()
-        self._unwrap_scaler()
         with self._guard("recording"):
             self._last_rows()
         with self._guard("sealing the index"):
@@ -373,7 +441,7 @@ class Recorder:
 
     def _last_rows(self) -> None:
         self._finish_row()
-        if self._early is not None and self._mode == "before" and self._scaler is not None:
+        if self._early is not None and self._mode == "before" and self._has_scaler:
             row = self._skipped_row()
             row.add(self._early)
             self._close_row(row)

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import xxhash
+import torch
 
 from flashback_core.schema import SketchSchema
 from flashback_core.sketch.sums import metric_values
+from flashback_core.watch.run import sums_fields
 
 if TYPE_CHECKING:
     from flashback_core.sketch.backend import PendingSums
 
-__all__ = ["Logged", "OpenRow", "batch_fields"]
+__all__ = ["Logged", "OpenRow", "batch_ids_array", "batch_scalars"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -37,16 +38,19 @@ class OpenRow:
         scalars: Metrics that the sums do not know, by name.
         exact: Exact fields by name.
         loss: The loss, a number or a tensor of one element.
+        parameters: The tensors that the sums are of, in their order.
     """
 
     sums: PendingSums | None = None
     scalars: dict[str, float] = field(default_factory=dict)
     exact: dict[str, float] = field(default_factory=dict)
     loss: Any = None
+    parameters: Sequence[torch.Tensor] = ()
 
     def add(self, logged: Logged) -> None:
         """Take over what was logged for this step."""
-        self.loss = logged.loss
+        if logged.loss is not None:
+            self.loss = logged.loss
         self.scalars.update(logged.scalars)
         self.exact.update(logged.exact)
 
@@ -66,15 +70,21 @@ class OpenRow:
             values[schema.position(name)] = value
         return values
 
+    def seal(self) -> None:
+        """Take over the exact fields that the sums know; they are there by now."""
+        if self.sums is None:
+            return
+        sizes = np.array([p.numel() for p in self.parameters], np.int64)
+        known = sums_fields(self.sums.result(), sizes)
+        known["outside"] = int(known["outside"]) | int(self.exact.get("outside", 0))
+        self.exact.update(known)
 
-def batch_fields(batch_ids: Any) -> tuple[Mapping[str, float], Mapping[str, float]]:
-    """Metrics and exact fields of a batch's sample ids.
+
+def batch_ids_array(batch_ids: Any) -> npt.NDArray[np.int64]:
+    """Sample ids as a flat array.
 
     Args:
         batch_ids: Integers of any shape, array-like or a tensor.
-
-    Returns:
-        ``batch_id_mean`` and ``batch_uniq_frac``; ``batch_hash`` of the ids in their order.
 
     Raises:
         ValueError: If the ids are not integers or there are none.
@@ -85,9 +95,12 @@ def batch_fields(batch_ids: Any) -> tuple[Mapping[str, float], Mapping[str, floa
     if ids.dtype.kind not in "iu" or ids.size == 0:
         msg = f"batch_ids has dtype {ids.dtype} and {ids.size} entries; expected integers"
         raise ValueError(msg)
-    flat = np.ascontiguousarray(ids.ravel(), np.int64)
-    scalars = {
-        "batch_id_mean": float(flat.mean()),
-        "batch_uniq_frac": np.unique(flat).size / flat.size,
+    return np.ascontiguousarray(ids.ravel(), np.int64)
+
+
+def batch_scalars(ids: npt.NDArray[np.int64]) -> dict[str, float]:
+    """Metrics of a batch's sample ids."""
+    return {
+        "batch_id_mean": float(ids.mean()),
+        "batch_uniq_frac": np.unique(ids).size / ids.size,
     }
-    return scalars, {"batch_hash": xxhash.xxh3_64_intdigest(flat.tobytes())}

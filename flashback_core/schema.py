@@ -135,32 +135,47 @@ GROUP_METRICS = (
 
 _UNKNOWN = -1
 
+
+def _exact(name: str, dtype: str, absent: float, doc: str) -> ExactField:
+    return ExactField(name=name, dtype=dtype, absent=absent, doc=doc)
+
+
 EXACT_FIELDS = (
-    ExactField(name="optimizer", dtype="i4", absent=0,
-               doc="Index of the optimizer that stepped, in the order they were given."),
-    ExactField(name="rank", dtype="i4", absent=0, doc="Rank of the process that wrote the row."),
-    ExactField(name="step_skipped", dtype="i4", absent=0,
-               doc="1 where the update was attempted and not applied (GradScaler), else 0."),
-    ExactField(name="loss_scale", dtype="f8", absent=1.0,
-               doc="Scale that GradScaler had put on the loss of this step; 1 without one."),
-    ExactField(name="accum_count", dtype="i4", absent=_UNKNOWN,
-               doc="Backward passes in the gradient; -1 where not known."),
-    ExactField(name="clipped", dtype="i4", absent=_UNKNOWN,
-               doc="1 where the gradient was seen after clipping, 0 before; -1 not known."),
-    ExactField(name="epoch", dtype="i4", absent=_UNKNOWN, doc="Epoch of the loop, from 0."),
-    ExactField(name="batch_index", dtype="i8", absent=_UNKNOWN,
-               doc="Index of the batch in its epoch, from 0."),
-    ExactField(name="batch_hash", dtype="u8", absent=0,
-               doc="xxh3-64 of the batch's content or sample ids; 0 where not known."),
-    ExactField(name="params_hash", dtype="u8", absent=0,
-               doc="xxh3-64 of the weights at the end of the step; 0 where not taken."),
-    ExactField(name="state_hash", dtype="u8", absent=0,
-               doc="xxh3-64 of the optimizer state at the end of the step; 0 where not taken."),
-    ExactField(name="config_hash", dtype="u8", absent=0,
-               doc="xxh3-64 of the configuration seen at the step; 0 where not taken."),
-    ExactField(name="outside", dtype="i4", absent=0,
-               doc="Bits: what changed outside the optimizer since the step before ended: "
-                   "1 weights, 2 optimizer state, 4 buffers."),
+    _exact("optimizer", "i4", 0, "Index of the optimizer that stepped, in the order given."),
+    _exact("rank", "i4", 0, "Rank of the process that wrote the row."),
+    _exact("step_skipped", "i4", 0, "1 where the update was attempted and not applied, else 0."),
+    _exact("loss_scale", "f8", 1.0, "Scale that GradScaler had put on the loss; 1 without one."),
+    _exact("accum_count", "i4", _UNKNOWN, "Backward passes in the gradient; -1 not known."),
+    _exact("clipped", "i4", _UNKNOWN,
+           "1 where the gradient was seen after clipping, 0 before; -1 not known."),
+    _exact("epoch", "i4", _UNKNOWN, "Epoch of the loop, from 0; -1 not known."),
+    _exact("batch_index", "i8", _UNKNOWN, "Index of the batch in its epoch; -1 not known."),
+    _exact("batch_hash", "u8", 0, "xxh3-64 of the batch's content or sample ids; 0 not known."),
+    _exact("batch_seen", "i8", _UNKNOWN,
+           "Last step before this one that had the same batch; -1 none."),
+    _exact("ids_seen", "i4", _UNKNOWN,
+           "Sample ids of the batch that an earlier step had; -1 not known."),
+    _exact("duplicates", "i4", _UNKNOWN,
+           "Samples of the batch that another sample of it repeats; -1 not known."),
+    _exact("labels", "i4", _UNKNOWN,
+           "How labels follow inputs: 1 shifted by one, 2 equal, 0 neither; -1 not known."),
+    _exact("params_hash", "u8", 0, "xxh3-64 of the weights after the step; 0 not taken."),
+    _exact("state_hash", "u8", 0, "xxh3-64 of the optimizer state after it; 0 not taken."),
+    _exact("config_hash", "u8", 0, "xxh3-64 of the configuration at the step; 0 not taken."),
+    _exact("outside", "i4", 0,
+           "Bits: what changed outside the optimizer since the step before ended: 1 weights, "
+           "2 optimizer state, 4 buffers."),
+    _exact("zero_grads", "i4", _UNKNOWN,
+           "Tensors whose gradient is exactly zero; -1 not known."),
+    _exact("no_grads", "i4", _UNKNOWN,
+           "Trainable tensors of the optimizer without a gradient; -1 not known."),
+    _exact("zero_updates", "i4", _UNKNOWN,
+           "Tensors of which no entry moved; -1 not known."),
+    _exact("lost_updates", "i4", _UNKNOWN,
+           "Tensors with a gradient that is not zero, of which no entry moved; -1 not known."),
+    _exact("unmoved", "i8", _UNKNOWN, "Entries of all weights that did not move; -1 not known."),
+    _exact("low16", "i8", _UNKNOWN,
+           "Float32 weights whose low 16 bits are zero, as after bfloat16; -1 not known."),
 )  # fmt: skip
 
 

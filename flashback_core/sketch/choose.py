@@ -103,4 +103,5 @@ class _Together:
             total.bins += part.bins
             total.tensor_sumsq[places] = part.tensor_sumsq
             total.changed[places] = part.changed
+            total.still[places] = part.still
         return total

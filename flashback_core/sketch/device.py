@@ -26,7 +26,7 @@ CHUNK = 1 << 24
 """Entries of a chunk: large, so that few kernels are launched; counts stay exact in float32."""
 
 _WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
-_GRAD_FIELDS, _UPDATE_FIELDS = 5, 4
+_GRAD_FIELDS, _UPDATE_FIELDS = 5, 5
 
 
 class DeviceBackend:
@@ -230,7 +230,12 @@ class DeviceBackend:
             update = (now.to(wide) - snapshot.to(wide)).to(torch.float32)
             found = self._statistics(update)
             weights_found = self._statistics(now.to(torch.float32))
-            step.update_fields += [found.square, found.peak, found.bad, weights_found.square]
+            low = _low_bits_zero(now)
+            step.update_fields += [found.square, found.peak, found.bad, weights_found.square, low]
+            step.still += [
+                (update[p.offset : p.offset + p.size] == 0).sum(dtype=self._wide)
+                for p in block.pieces
+            ]
             step.update_histograms.append(_histogram(self._counted(update, block.pieces)))
             snapshot.copy_(now)
         self._step = _Step(has_grad=[False] * len(weights))
@@ -241,7 +246,10 @@ class DeviceBackend:
         scaled = torch._foreach_norm(step.parts, 2) if step.parts else []
         norms = [n.to(self._wide) * unit for n, unit in zip(scaled, step.units, strict=True)]
         pieces = [
-            *(t.reshape(1) for t in (*step.fields, *step.update_fields, *norms, *step.changed)),
+            *(
+                t.reshape(1)
+                for t in (*step.fields, *step.update_fields, *norms, *step.changed, *step.still)
+            ),
             *step.histograms,
             *step.update_histograms,
         ]
@@ -257,6 +265,13 @@ class DeviceBackend:
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch has no types for it
         event.record()
         return _OnItsWay(host, event, layout)
+
+
+def _low_bits_zero(weights: torch.Tensor) -> torch.Tensor:
+    """Float32 weights with nothing in their low 16 bits; -1 where they are of another dtype."""
+    if weights.dtype != torch.float32:
+        return torch.full((), -1.0, device=weights.device)
+    return ((weights.contiguous().view(torch.int32) & 0xFFFF) == 0).sum()
 
 
 def _histogram(x: torch.Tensor) -> torch.Tensor:
@@ -292,6 +307,7 @@ class _Step:
         self.parts: list[torch.Tensor] = []
         self.units: list[torch.Tensor] = []
         self.changed: list[torch.Tensor] = []
+        self.still: list[torch.Tensor] = []
         self.update_fields: list[torch.Tensor] = []
         self.update_histograms: list[torch.Tensor] = []
 
@@ -315,18 +331,22 @@ class _Layout:
                 len(step.update_fields),
                 len(step.pieces),
                 len(step.changed),
+                len(step.still),
                 N_BINS * len(step.histograms),
             ]
         )
-        fields, updates, norms, changed, grad_bins, update_bins = np.split(vector, cuts)
+        fields, updates, norms, changed, still, grad_bins, update_bins = np.split(vector, cuts)
         self._read_gradients(sums, fields, grad_bins)
         self._read_updates(sums, updates, update_bins)
         for tensor, norm in zip(step.pieces, norms, strict=True):
             before = sums.tensor_sumsq[tensor]
             sums.tensor_sumsq[tensor] = norm**2 if np.isnan(before) else before + norm**2
-        pieces = (p for block in self.blocks for p in block.pieces)
+        pieces = [p for block in self.blocks for p in block.pieces]
         for piece, count in zip(pieces, changed, strict=False):  # none before the first gradient
             sums.changed[piece.tensor] += int(count)
+        for piece, count in zip(pieces, still, strict=True):
+            sums.still[piece.tensor] += int(count)
+            sums.counts[self.watched.groups[piece.tensor], 7] += int(count)
         for i, has in enumerate(step.has_grad):
             if has and self.sizes[i] == 0:
                 sums.tensor_sumsq[i] = 0.0
@@ -349,14 +369,16 @@ class _Layout:
             sums.counts[g, 3] += n
 
     def _read_updates(self, sums: StepSums, fields: Floats, bins: Floats) -> None:
-        for block, (square, peak, bad, weight), counts in zip(
+        for block, (square, peak, bad, weight, low), counts in zip(
             self.blocks, fields.reshape(-1, _UPDATE_FIELDS), bins.reshape(-1, N_BINS), strict=True
         ):
             g = block.group
             n = sum(p.size for p in block.pieces)
             sums.moments[g, 2:] += square, weight
             sums.peaks[g, 1] = max(sums.peaks[g, 1], peak)
-            sums.counts[g, 4:] += np.array([n, bad, n], np.int64)
+            sums.counts[g, 4:7] += np.array([n, bad, n], np.int64)
+            padding = block.size - n
+            sums.counts[g, 8] += int(low) - padding if low >= 0 else 0
             sums.bins[1] += counts.astype(np.int64)
 
 

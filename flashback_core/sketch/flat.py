@@ -263,6 +263,21 @@ class FlatBackend:
         sums.peaks[group, 1] = max(sums.peaks[group, 1], peak)
         sums.moments[group, 2] += _square_sum(_finite(u) if n_bad else u, peak)
         sums.moments[group, 3] += _weight_square_sum(weights, n_bad)
+        self._unmoved(block, u, weights, snapshot.dtype == torch.float32)
+
+    def _unmoved(self, block: Block, u: F32, weights: F32, narrow: bool) -> None:
+        """Count entries that did not move, and float32 weights with nothing in their low bits."""
+        counts, n = self._sums.counts[block.group], block.size
+        unmoved = np.equal(u, 0, out=self._flags[:n])
+        if unmoved.any():
+            for p in block.pieces:
+                count = int(np.count_nonzero(unmoved[p.offset : p.offset + p.size]))
+                counts[7] += count
+                self._sums.still[p.tensor] += count
+        if narrow:
+            low = np.bitwise_and(weights.view(np.int32), 0xFFFF, out=self._magnitude[:n])
+            padding = n - sum(p.size for p in block.pieces)
+            counts[8] += n - int(np.count_nonzero(low)) - padding
 
     def _difference(self, now: torch.Tensor, snapshot: torch.Tensor, n: int) -> tuple[F32, F32]:
         """``now - snapshot`` and ``now`` as float32; the snapshot becomes `now`."""

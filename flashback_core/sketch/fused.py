@@ -58,6 +58,8 @@ class FusedBackend:
         self._snapshot = np.empty(int(sum(sizes)), np.float32)
         for p, start, n in zip(self._parameters, self._floats, sizes, strict=True):
             torch.from_numpy(self._snapshot[start : start + n]).copy_(p.detach().reshape(-1))
+        self._pointers: list[int] = []
+        self._addresses = np.zeros(0, np.int64)
         self._flat = None
         if self._other:
             self._flat = FlatBackend(watched.only(self._other), self._turn.every)
@@ -112,23 +114,33 @@ class FusedBackend:
     def _changed(self) -> Ints:
         """Entries of each weight that are not as the step before left them."""
         held: list[torch.Tensor] = []
-        addresses = np.array([_address(p, 1.0, held) for p in self._parameters], np.int64)
+        addresses = self._weights(held)
         out = np.zeros(len(addresses), np.int64)
         kernels.changed_pass(
             addresses, self._sizes, self._floats, self._snapshot.view(np.int32), out
         )
         return out
 
+    def _weights(self, held: list[torch.Tensor]) -> Ints:
+        """Addresses of the weights; looked into only where they are not those of last time."""
+        pointers = [p.data_ptr() for p in self._parameters]
+        if pointers != self._pointers:
+            self._addresses = np.array([_address(p, 1.0, held) for p in self._parameters], np.int64)
+            self._pointers = pointers if not held else []
+        return self._addresses
+
     def updates(self) -> ReadySums:
         """Read the weights after the step."""
         sums = self._sums
         held: list[torch.Tensor] = []
-        addresses = np.array([_address(p, 1.0, held) for p in self._parameters], np.int64)
+        addresses = self._weights(held)
+        still = np.zeros(len(addresses), np.int64)
         kernels.update_pass(
             addresses, self._sizes, self._groups, self._floats, self._snapshot,
-            sums.moments, sums.peaks, sums.counts, sums.bins[1], self._units,
+            sums.moments, sums.peaks, sums.counts, sums.bins[1], still, self._units,
             self._turn.every, self._turn.phase,
         )  # fmt: skip
+        sums.still[self._mine] = still
         if self._flat is not None:
             _add(sums, self._flat.updates().result(), self._other)
         self._turn = self._turn.next()
@@ -167,3 +179,4 @@ def _add(sums: StepSums, part: StepSums, places: Sequence[int]) -> None:
     sums.bins += part.bins
     sums.tensor_sumsq[list(places)] = part.tensor_sumsq
     sums.changed[list(places)] = part.changed
+    sums.still[list(places)] = part.still

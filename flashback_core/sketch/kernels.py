@@ -29,6 +29,7 @@ _ABS = np.int32(0x7FFFFFFF)
 _INF = np.int32(0x7F800000)
 _ZERO, _ONE = np.float32(0), np.float32(1)
 _NONE = np.int32(0)
+_LOW = np.int32(0xFFFF)
 _TINY = np.float32(1e-15).view(np.int32)
 _HUGE = np.float32(1e16).view(np.int32)
 
@@ -118,6 +119,15 @@ def _moments(x, bits, n):
         square += value * value
         bad += _ZERO if finite else _ONE
     return total, square, bad
+
+
+@njit(**_OPTIONS)
+def _zeros(bits, n, mask):
+    """Words of which no bit under `mask` is set."""
+    count = _NONE
+    for i in range(n):
+        count += np.int32(1) if (bits[i] & mask) == _NONE else _NONE
+    return count
 
 
 @njit(**_OPTIONS)
@@ -288,11 +298,23 @@ def gradient_pass(
 
 @njit(
     "void(int64[::1],int64[::1],int64[::1],int64[::1],float32[::1],"
-    "float64[:,::1],float64[:,::1],int64[:,::1],int64[::1],int64[::1],int64,int64)",
+    "float64[:,::1],float64[:,::1],int64[:,::1],int64[::1],int64[::1],int64[::1],int64,int64)",
     **_OPTIONS,
 )
 def update_pass(
-    addresses, sizes, groups, offsets, snapshot, moments, peaks, counts, bins, units, every, phase
+    addresses,
+    sizes,
+    groups,
+    offsets,
+    snapshot,
+    moments,
+    peaks,
+    counts,
+    bins,
+    still,
+    units,
+    every,
+    phase,
 ):
     """Add weights minus `snapshot` to the sums; the snapshot becomes the weights."""
     codes = np.zeros(BLOCK, np.uint8)
@@ -320,6 +342,10 @@ def update_pass(
             moments[g, 3] += weight
             peaks[g, 1] = max(peaks[g, 1], _rounded(peak))
             counts[g, 5] += np.int64(bad)
+            unmoved = np.int64(_zeros(u_bits, n, _ABS))
+            counts[g, 7] += unmoved
+            still[t] += unmoved
+            counts[g, 8] += np.int64(_zeros(p_bits, n, _LOW))
             if (units[t] + (at >> 16)) % every == phase:
                 entries += n
                 bad_counted += np.int64(bad)

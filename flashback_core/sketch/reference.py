@@ -77,8 +77,13 @@ def add_gradient(
     sums.bins[0] += magnitude_bins(x)
 
 
-def add_update(sums: StepSums, group: int, before: Array, after: Array) -> None:
-    """Add one tensor's update ``after - before``, both of any one shape, to `sums` in place."""
+def add_update(
+    sums: StepSums, group: int, tensor: int, before: Array, after: Array, narrow: bool = True
+) -> None:
+    """Add one tensor's update ``after - before``, both of any one shape, to `sums` in place.
+
+    `narrow` says that the weights are float32 themselves, so that their low bits mean something.
+    """
     wide = np.float64 if np.asarray(after).dtype == np.float64 else np.float32
     with np.errstate(invalid="ignore", over="ignore"):
         update = (np.asarray(after, wide) - np.asarray(before, wide)).astype(np.float32)
@@ -93,6 +98,11 @@ def add_update(sums: StepSums, group: int, before: Array, after: Array) -> None:
     sums.counts[group, 5] += u.size - finite.size
     sums.counts[group, 6] += p.size
     sums.bins[1] += magnitude_bins(u)
+    sums.counts[group, 7] += int(np.count_nonzero(u == 0))
+    sums.still[tensor] += int(np.count_nonzero(u == 0))
+    if narrow and wide == np.float32:
+        words = np.ascontiguousarray(after, np.float32).view(np.uint32)
+        sums.counts[group, 8] += int(np.count_nonzero((words & 0xFFFF) == 0))
 
 
 def reference_sums(
@@ -103,6 +113,7 @@ def reference_sums(
     n_groups: int,
     signs: list[Signs | None],
     start: Sequence[Array] | None = None,
+    narrow: Sequence[bool] | None = None,
 ) -> StepSums:
     """Sums of one step over all tensors.
 
@@ -113,6 +124,7 @@ def reference_sums(
         groups: Group of each tensor.
         n_groups: Number of groups.
         signs: Last non-zero signs of each tensor, None before its first gradient; updated.
+        narrow: Whether each tensor's weights are float32; all of them if None.
         start: Weights when the gradients were read, if something changed them since `before`.
     """
     sums = empty_sums(n_groups, len(grads))
@@ -123,7 +135,7 @@ def reference_sums(
             have = known if known is not None else np.ones(np.size(grad), np.int8)
             add_gradient(sums, group, i, grad, have, known is not None)
             signs[i] = have
-        add_update(sums, group, old, new)
+        add_update(sums, group, i, old, new, narrow is None or narrow[i])
         if start is not None:
             sums.changed[i] = changed_entries(old, start[i])
     return sums

@@ -49,6 +49,11 @@ class Sketcher:
         return self._backend.name
 
     @property
+    def parameters(self) -> tuple[torch.Tensor, ...]:
+        """The tensors that are watched now; sums are in their order."""
+        return self._watched.parameters
+
+    @property
     def memory_bytes(self) -> int:
         """Memory held between steps."""
         return self._backend.memory_bytes()

@@ -19,7 +19,10 @@ __all__ = ["COUNTS", "MOMENTS", "PEAKS", "StepSums", "empty_sums", "merge_sums",
 
 MOMENTS = ("grad_sum", "grad_sumsq", "update_sumsq", "param_sumsq")
 PEAKS = ("grad_max", "update_max")
-COUNTS = ("grad_n", "grad_nonfinite", "flips", "flip_n", "update_n", "update_nonfinite", "param_n")
+COUNTS = (
+    "grad_n", "grad_nonfinite", "flips", "flip_n", "update_n", "update_nonfinite", "param_n",
+    "update_zero", "param_low16_zero",
+)  # fmt: skip
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -32,9 +35,12 @@ class StepSums:
     Attributes:
         moments: float64 (G, 4), see `MOMENTS`, over finite entries.
         peaks: float64 (G, 2), see `PEAKS`, over finite entries.
-        counts: int64 (G, 7), see `COUNTS`; ``*_n`` counts entries, finite or not.
+        counts: int64 (G, 9), see `COUNTS`; ``*_n`` counts entries, finite or not; ``update_zero``
+            entries that did not move, ``param_low16_zero`` float32 weights whose low 16 bits are
+            zero, as after a rounding to bfloat16.
         bins: int64 (2, 16): gradient and update histograms, see `schema.N_BINS`.
         tensor_sumsq: float64 (T,): sum of squares of each tensor's gradient, NaN without one.
+        still: int64 (T,): entries of each weight that the update moved by exactly zero.
         changed: int64 (T,): entries of each weight whose bits are not those that the step before
             left: something else than the optimizer wrote there.
     """
@@ -44,6 +50,7 @@ class StepSums:
     counts: Ints
     bins: Ints
     tensor_sumsq: Floats
+    still: Ints
     changed: Ints
 
 
@@ -55,6 +62,7 @@ def empty_sums(n_groups: int, n_tensors: int) -> StepSums:
         counts=np.zeros((n_groups, len(COUNTS)), np.int64),
         bins=np.zeros((2, N_BINS), np.int64),
         tensor_sumsq=np.full(n_tensors, np.nan),
+        still=np.zeros(n_tensors, np.int64),
         changed=np.zeros(n_tensors, np.int64),
     )
 
@@ -80,6 +88,7 @@ def merge_sums(parts: Sequence[StepSums]) -> StepSums:
         counts=np.sum([p.counts for p in parts], axis=0),
         bins=np.sum([p.bins for p in parts], axis=0),
         tensor_sumsq=np.where(seen, np.nansum(tensors, axis=0), np.nan),
+        still=np.sum([p.still for p in parts], axis=0),
         changed=np.sum([p.changed for p in parts], axis=0),
     )
 
@@ -127,7 +136,7 @@ def _scalars(
 
 def _group(m: list[float], p: list[float], c: list[int]) -> list[float]:
     """The ten metrics of a group, as in `schema.GROUP_METRICS`."""
-    grad_n, bad, flips, flip_n, update_n, update_bad, param_n = c
+    grad_n, bad, flips, flip_n, update_n, update_bad, param_n, *_ = c
     finite = grad_n - bad
     mean_square = m[1] / finite if finite else _NAN
     update_norm = math.sqrt(m[2]) if update_n else _NAN

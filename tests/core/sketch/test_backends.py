@@ -71,7 +71,16 @@ class Twin:
         ours = self.backend.updates().result()
         after = [_numpy(p) for p in self.parameters]
         plain = [None if g is None else _numpy(g) / np.float32(scale) for g in grads]
-        theirs = reference_sums(plain, self.before, after, self.groups, 8, self.signs, start)
+        theirs = reference_sums(
+            plain,
+            self.before,
+            after,
+            self.groups,
+            8,
+            self.signs,
+            start,
+            [p.dtype == FLOAT for p in self.parameters],
+        )
         self.before = after
         return ours, theirs
 
@@ -95,6 +104,7 @@ def assert_equal(ours: StepSums, theirs: StepSums, rtol: float) -> None:
     np.testing.assert_array_equal(ours.bins, theirs.bins)
     np.testing.assert_array_equal(ours.peaks, theirs.peaks)
     np.testing.assert_array_equal(ours.changed, theirs.changed)
+    np.testing.assert_array_equal(ours.still, theirs.still)
     np.testing.assert_allclose(ours.moments[:, 1:], theirs.moments[:, 1:], rtol=2 * rtol)
     # a sum may cancel: what it is used for is the variance, so its error is measured against that
     n = np.maximum(theirs.counts[:, 0] - theirs.counts[:, 1], 1)

@@ -1,0 +1,160 @@
+"""BatchWatch: has this batch, or have its samples, been seen before?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import xxhash
+
+__all__ = ["BatchWatch", "fingerprint", "label_relation"]
+
+_REMEMBERED = 200_000
+_LARGEST_ID = 1 << 28
+
+Ints = npt.NDArray[np.int64]
+
+
+class BatchWatch:
+    """Remembers the batches and sample ids of a run, in bounded memory.
+
+    The last 200 000 batches are remembered (about 20 MB), and every sample id from 0 to 2**28 as
+    one bit (32 MB at most); ids outside are not remembered.
+    """
+
+    def __init__(self) -> None:
+        self._steps: dict[int, int] = {}
+        self._bits = np.zeros(0, np.uint8)
+
+    def fields(self, step: int, ids: Ints | None, batch: Any) -> dict[str, float]:
+        """Exact fields of the batch of `step`.
+
+        Args:
+            step: The step that uses the batch.
+            ids: Sample ids, int64 and flat, or None.
+            batch: The batch itself: tensors in any nesting of sequences and mappings, or None.
+        """
+        out: dict[str, float] = {}
+        if ids is not None:
+            out["batch_hash"] = xxhash.xxh3_64_intdigest(ids.tobytes())
+            out["duplicates"] = ids.size - np.unique(ids).size
+            out["ids_seen"] = self._see(ids)
+        if batch is not None:
+            content = fingerprint(batch)
+            if content:
+                out["batch_hash"] = content
+            out["labels"] = label_relation(batch)
+            if "duplicates" not in out:
+                out["duplicates"] = _duplicates(batch)
+        if "batch_hash" in out:
+            out["batch_seen"] = self._remember(int(out["batch_hash"]), step)
+        return out
+
+    def _remember(self, digest: int, step: int) -> int:
+        before = self._steps.pop(digest, -1)
+        self._steps[digest] = step
+        if len(self._steps) > _REMEMBERED:
+            del self._steps[next(iter(self._steps))]
+        return before if before < step else -1
+
+    def _see(self, ids: Ints) -> int:
+        """How many of `ids` an earlier step had; -1 where they cannot be remembered."""
+        low, high = int(ids.min()), int(ids.max())
+        if low < 0 or high >= _LARGEST_ID:
+            return -1
+        if high >= 8 * len(self._bits):
+            grown = np.zeros(min(2 * (high // 8 + 1), _LARGEST_ID // 8), np.uint8)
+            grown[: len(self._bits)] = self._bits
+            self._bits = grown
+        place, bit = ids >> 3, np.left_shift(1, ids & 7).astype(np.uint8)
+        seen = int(np.count_nonzero(self._bits[place] & bit))
+        np.bitwise_or.at(self._bits, place, bit)
+        return seen
+
+
+def _tensors(batch: Any) -> Iterator[torch.Tensor]:
+    """Tensors of a batch in any nesting, in order."""
+    if isinstance(batch, torch.Tensor):
+        yield batch
+    elif isinstance(batch, np.ndarray) and batch.dtype.kind in "biuf":
+        yield torch.from_numpy(batch)
+    elif isinstance(batch, Mapping):
+        for value in batch.values():
+            yield from _tensors(value)
+    elif isinstance(batch, Sequence) and not isinstance(batch, (str, bytes)):
+        for value in batch:
+            yield from _tensors(value)
+
+
+def fingerprint(batch: Any) -> int:
+    """xxh3-64 of the content of a batch; 0 where nothing of it lies in host memory."""
+    digest, found = xxhash.xxh3_64(), False
+    for tensor in _tensors(batch):
+        if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+            continue
+        if tensor.dtype is torch.bool or not tensor.numel():
+            tensor = tensor.to(torch.uint8)
+        found = True
+        digest.update(str(tuple(tensor.shape)).encode())
+        digest.update(_bytes(tensor))
+    return digest.intdigest() if found else 0
+
+
+def _bytes(tensor: torch.Tensor) -> memoryview:
+    """The bytes of a tensor in host memory, in the order of its entries."""
+    flat: Any = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return memoryview(flat)
+
+
+def label_relation(batch: Any) -> int:
+    """How labels follow inputs where both are token ids of one shape.
+
+    Returns:
+        1 if ``labels[t] == inputs[t + 1]``, 2 if they are equal, 0 if neither, -1 if the batch has
+        no such pair. Negative labels are masked and not compared.
+    """
+    pair = _pair(batch)
+    if pair is None:
+        return -1
+    inputs, labels = pair
+    if _agree(labels, inputs):
+        return 2
+    return int(_agree(labels[..., :-1], inputs[..., 1:]))
+
+
+def _pair(batch: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
+    if isinstance(batch, Mapping):
+        found = (batch.get("input_ids", batch.get("inputs")), batch.get("labels"))
+    elif isinstance(batch, Sequence) and len(batch) == 2:
+        found = (batch[0], batch[1])
+    else:
+        return None
+    inputs, labels = found
+    if not (isinstance(inputs, torch.Tensor) and isinstance(labels, torch.Tensor)):
+        return None
+    fits = (
+        inputs.shape == labels.shape
+        and inputs.ndim >= 2
+        and inputs.shape[-1] > 2
+        and not (inputs.is_floating_point() or labels.is_floating_point())
+        and inputs.device.type == labels.device.type == "cpu"
+    )
+    return (inputs, labels) if fits else None
+
+
+def _agree(labels: torch.Tensor, inputs: torch.Tensor) -> bool:
+    return bool(((labels == inputs) | (labels < 0)).all())
+
+
+def _duplicates(batch: Any) -> int:
+    """Samples of the first tensor that another sample of it repeats; -1 where there is none."""
+    first = next(_tensors(batch), None)
+    if first is None or first.device.type != "cpu" or first.ndim < 2 or not len(first):
+        return -1
+    rows = first.detach().contiguous().reshape(len(first), -1)
+    rows = rows.to(torch.uint8) if rows.dtype is torch.bool else rows
+    bytes_ = rows.view(torch.uint8).numpy()
+    return len(first) - len({xxhash.xxh3_64_intdigest(row) for row in bytes_})

@@ -1,0 +1,157 @@
+"""RunWatch: all exact watches of one run, as exact fields of a row and as events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import xxhash
+
+from flashback_core.sketch.sums import StepSums
+from flashback_core.watch.config import ConfigWatch
+from flashback_core.watch.state import Named, TensorWatch, digests
+
+__all__ = ["RunWatch", "sums_fields", "weights_event"]
+
+WEIGHTS, STATE, BUFFERS = 1, 2, 4
+HASH_EVERY = 50
+"""Steps between two digests of all weights and all optimizer state."""
+
+_MOST_EVENTS = 200
+_MOST_NAMES = 20
+
+Event = dict[str, Any]
+
+
+class RunWatch:
+    """See the module. One for all optimizers of a run.
+
+    Args:
+        model: The module that is trained.
+        optimizers: Those that step.
+        name_of: Name of a parameter.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizers: Sequence[torch.optim.Optimizer],
+        name_of: Callable[[torch.Tensor], str],
+    ) -> None:
+        self._optimizers, self._name_of = optimizers, name_of
+        self._buffers: Named = [((name,), b) for name, b in model.named_buffers()]
+        self._lists: list[Named] = [[] for _ in optimizers]
+        self._state = [TensorWatch() for _ in optimizers]
+        self._buffer_watch = TensorWatch()
+        self._config = ConfigWatch(model, optimizers)
+        self._n_events = 0
+
+    def start(self, i: int, step: int) -> tuple[dict[str, float], list[Event]]:
+        """Look just before optimizer `i` makes its update.
+
+        Returns:
+            Exact fields of the step, and events that name what changed.
+        """
+        state = self._state[i].start(self._tensors(i))
+        buffers = self._buffer_watch.start(self._buffers)
+        digest, changed = self._config.look()
+        fields: dict[str, float] = {
+            "outside": (STATE if state else 0) | (BUFFERS if buffers else 0),
+            "config_hash": digest,
+        }
+        events = []
+        if state:
+            events.append(
+                _outside(step, "optimizer state", [f"{n} of {self._label(p)}" for n, p in state])
+            )
+        if buffers:
+            events.append(_outside(step, "buffers", [str(k) for (k,) in buffers]))
+        if changed:
+            events.append(_config_event(step, changed))
+        return fields, self._bounded(events)
+
+    def end(self, i: int, step: int) -> dict[str, float]:
+        """Remember the state as the update of optimizer `i` left it."""
+        tensors = self._tensors(i)
+        self._state[i].end(tensors)
+        self._buffer_watch.end(self._buffers)
+        if step % HASH_EVERY:
+            return {}
+        weights = [p for g in self._optimizers[i].param_groups for p in g["params"]]
+        return {"params_hash": _joint(weights), "state_hash": _joint([t for _, t in tensors])}
+
+    def _tensors(self, i: int) -> Named:
+        """State tensors of optimizer `i` by (name of the moment, name of the parameter).
+
+        The same list object as long as they are the same tensors.
+        """
+        found: Named = [
+            ((name, parameter), value)
+            for parameter, state in self._optimizers[i].state.items()
+            for name, value in state.items()
+            if isinstance(value, torch.Tensor) and value.dim()
+        ]
+        last = self._lists[i]
+        if len(found) == len(last) and all(a[1] is b[1] for a, b in zip(found, last, strict=True)):
+            return last
+        self._lists[i] = found
+        return found
+
+    def _label(self, parameter: object) -> str:
+        return self._name_of(parameter) if isinstance(parameter, torch.Tensor) else str(parameter)
+
+    def _bounded(self, events: list[Event]) -> list[Event]:
+        """At most so many events a run; the exact fields of the rows go on."""
+        room = max(_MOST_EVENTS - self._n_events, 0)
+        self._n_events += len(events)
+        return events[:room]
+
+
+def _joint(tensors: Sequence[torch.Tensor]) -> int:
+    """One digest of all tensors; 0 where some are not in host memory."""
+    if any(t.device.type != "cpu" or t.layout is not torch.strided for t in tensors):
+        return 0
+    return xxhash.xxh3_64_intdigest(digests([t.detach() for t in tensors]).tobytes())
+
+
+def _outside(step: int, what: str, names: Sequence[str], **more: Any) -> Event:
+    return {
+        "event": "outside", "step": step, "what": what, "n_tensors": len(names),
+        "tensors": list(names[:_MOST_NAMES]), **more,
+    }  # fmt: skip
+
+
+def _config_event(step: int, changed: dict[str, tuple[Hashable, Hashable]]) -> Event:
+    shown = dict(sorted(changed.items())[:_MOST_NAMES])
+    return {
+        "event": "config", "step": step, "n_settings": len(changed),
+        "changed": {name: [before, now] for name, (before, now) in shown.items()},
+    }  # fmt: skip
+
+
+def sums_fields(sums: StepSums, sizes: npt.NDArray[np.int64]) -> dict[str, float]:
+    """Exact fields that the sums of a step know; `sizes` are the entries of each tensor."""
+    gradient = sums.tensor_sumsq
+    has = ~np.isnan(gradient)
+    still = (sums.still == sizes) & (sizes > 0)
+    return {
+        "zero_grads": int(np.count_nonzero(gradient == 0.0)),
+        "no_grads": int(len(has) - np.count_nonzero(has)),
+        "zero_updates": int(np.count_nonzero(still)),
+        "lost_updates": int(np.count_nonzero(still & has & (gradient > 0))),
+        "unmoved": int(sums.counts[:, 7].sum()),
+        "low16": int(sums.counts[:, 8].sum()),
+        "outside": WEIGHTS if sums.changed.any() else 0,
+    }
+
+
+def weights_event(step: int, sums: StepSums, names: Sequence[str]) -> Event | None:
+    """Which weights something else than the optimizer changed before `step`; None if none."""
+    at = np.flatnonzero(sums.changed).tolist()
+    if not at:
+        return None
+    entries = [int(sums.changed[i]) for i in at[:_MOST_NAMES]]
+    return _outside(step, "weights", [names[i] for i in at], entries=entries)
