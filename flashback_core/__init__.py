@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from flashback_core import errors, faults
-    from flashback_core.detect import detect
+    from flashback_core.detection import detect
     from flashback_core.detectors.first_bad_step import FirstBadStepDetector
     from flashback_core.detectors.loss_curve import LossCurveDetector
     from flashback_core.index import StepSketchIndex
@@ -60,7 +60,7 @@ _HOMES = {
     "StepSketchIndex": "index",
     "StepTable": "table",
     "__version__": "version",
-    "detect": "detect",
+    "detect": "detection",
     "open_run": "source",
 }
 _MODULES = {"errors", "faults"}

@@ -1,8 +1,8 @@
 """Baselines: what was normal just before a step, and how far the step lies from it.
 
 Everything here is causal: the value at row t reads rows up to t and no later one, so the figures of
-the first rows stay as they are when a run grows. Time runs along the last axis; arrays are (rows,) or
-(series, rows). Rows at which a window holds too little are NaN.
+the first rows stay as they are when a run grows. Time runs along the last axis; arrays are (rows,)
+or (series, rows). Rows at which a window holds too little are NaN.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ def fill_forward(x: npt.ArrayLike) -> Floats:
         array([1., 1., 1., 3.])
     """
     values = np.array(x, np.float64, ndmin=2)
+    if not values.shape[-1]:
+        return values.reshape(np.shape(x))
     finite = np.isfinite(values)
     rows = np.where(finite, np.arange(values.shape[-1]), -1)
     np.maximum.accumulate(rows, axis=-1, out=rows)
@@ -95,13 +97,19 @@ def _window_medians(values: Floats, window: int, rows: npt.NDArray[np.int64]) ->
     parts = []
     for start in range(0, len(rows), BLOCK):
         block = windows[rows[start : start + BLOCK] - window + 1]
-        block.sort(axis=-1)  # a sort of short rows is vectorised and beats a partition
-        parts.append((block[:, (window - 1) // 2] + block[:, window // 2]) / 2)
+        parts.append(_middle(block))
     return np.concatenate(parts)
 
 
+def _middle(block: Floats) -> Floats:
+    """Median of each row of `block`, which is sorted in place: faster than a partition here."""
+    block.sort(axis=-1)
+    last = block.shape[-1] - 1
+    return np.asarray((block[:, last // 2] + block[:, (last + 1) // 2]) / 2)
+
+
 def trailing_mean(x: Floats, window: int) -> Floats:
-    """Mean of the last `window` rows, the row itself included; NaN before the first whole window."""
+    """Mean of the last `window` rows, the row itself included; NaN before a whole window."""
     values, lead = _without_lead(x)
     sums = np.cumsum(values, axis=-1)
     out = np.full(values.shape, np.nan)
@@ -143,9 +151,10 @@ def robust_z(x: Floats, *, window: int = 32, gap: int = 1, floor: npt.ArrayLike 
     """
     center = trailing_median(x, window)
     deviation = np.empty_like(x)
+    scale_floor = np.asarray(floor, np.float64)
     for index in np.ndindex(x.shape[:-1]):
         deviation[index] = _window_deviations(x[index], center[index], window)
-    z = (x - delay(center, gap)) / (MAD_TO_SIGMA * delay(deviation, gap) + floor)
+    z = (x - delay(center, gap)) / (MAD_TO_SIGMA * delay(deviation, gap) + scale_floor)
     return np.nan_to_num(z, nan=0.0)
 
 
@@ -155,7 +164,7 @@ def _window_deviations(values: Floats, center: Floats, window: int) -> Floats:
     for start in range(window - 1, len(values), BLOCK):
         rows = np.arange(start, min(start + BLOCK, len(values)))
         block = sliding_window_view(values, window)[rows - window + 1]
-        out[rows] = np.median(np.abs(block - center[rows, None]), axis=-1)
+        out[rows] = _middle(np.abs(block - center[rows, None]))
     return out
 
 

@@ -448,7 +448,7 @@ class Recorder:
         self._write_ready(wait=True)
 
     def _detect(self) -> None:
-        from flashback_core.detect import detect
+        from flashback_core.detection import detect
 
         index = self.index
         self.report = detect(index)

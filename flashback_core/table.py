@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from flashback_core.errors import SchemaError
+from flashback_core.errors import MissingExtraError, SchemaError
 from flashback_core.schema import unknown_metric
 
 if TYPE_CHECKING:
@@ -72,9 +73,10 @@ class StepTable(ABC):
     @property
     def values(self) -> Floats:
         """All metrics, float64 of shape (rows, metrics)."""
-        if not self.names:
-            return np.empty((len(self), 0))
-        return np.stack([np.asarray(self.column(n), np.float64) for n in self.names], axis=1)
+        values = np.empty((len(self), len(self.names)))
+        for i, name in enumerate(self.names):
+            values[:, i] = self.column(name)
+        return values
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -93,21 +95,42 @@ class StepTable(ABC):
     @overload
     def __getitem__(self, key: slice) -> MemoryTable: ...
     @overload
-    def __getitem__(self, key: Sequence[str]) -> MemoryTable: ...
-    def __getitem__(self, key: str | slice | Sequence[str]) -> npt.NDArray[Any] | MemoryTable:
-        """A column by name, rows by slice of row numbers, or a table of some columns."""
+    def __getitem__(self, key: npt.NDArray[np.bool_]) -> MemoryTable: ...
+    @overload
+    def __getitem__(self, key: list[str] | tuple[str, ...]) -> MemoryTable: ...
+    def __getitem__(
+        self, key: str | slice | npt.NDArray[np.bool_] | list[str] | tuple[str, ...]
+    ) -> npt.NDArray[Any] | MemoryTable:
+        """A column by name, or a table: rows by slice of row numbers or by mask, or some columns.
+
+        Raises:
+            SchemaError: If there is no such column.
+            TypeError: If `key` is a number; rows are read by slice, or by step with `between`.
+        """
         if isinstance(key, str):
             return self.column(key)
         if isinstance(key, slice):
             return self._rows(key)
-        if isinstance(key, int):
-            msg = "a table is read by column name or by slice; for one row use table[i:i+1]"
+        if isinstance(key, (int, np.integer)):
+            msg = (
+                f"{key!r} is neither a column name nor a slice; for one row use "
+                "table[i : i + 1], for one step table.between(step, step)"
+            )
             raise TypeError(msg)
-        return self._columns(key)
+        if getattr(key, "dtype", None) == np.bool_:
+            return self._masked(np.asarray(key))
+        return self._columns(list(key))
 
     def _rows(self, rows: slice) -> MemoryTable:
         columns = {name: self.column(name)[rows] for name in self}
         return MemoryTable(self.steps[rows], columns, events=self.events, source=self.source)
+
+    def _masked(self, mask: npt.NDArray[np.bool_]) -> MemoryTable:
+        if mask.shape != (len(self),):
+            msg = f"the mask has shape {mask.shape}, expected ({len(self)},): one value per row"
+            raise ValueError(msg)
+        columns = {name: self.column(name)[mask] for name in self}
+        return MemoryTable(self.steps[mask], columns, events=self.events, source=self.source)
 
     def _columns(self, names: Sequence[str]) -> MemoryTable:
         columns = {name: self.column(name) for name in names}
@@ -136,8 +159,21 @@ class StepTable(ABC):
         return pa.table({"step": self.steps, **{name: self.column(name) for name in self}})
 
     def to_pandas(self) -> pd.DataFrame:
-        """All columns as a data frame, indexed by step (needs pandas)."""
+        """All columns as a data frame, indexed by step.
+
+        Raises:
+            MissingExtraError: If pandas is not installed.
+        """
+        if find_spec("pandas") is None:
+            msg = "to_pandas needs pandas: pip install pandas; to_arrow works without it"
+            raise MissingExtraError(msg)
         return self.to_arrow().to_pandas().set_index("step")
+
+    def __repr__(self) -> str:
+        """Rows, columns and source."""
+        return (
+            f"<{type(self).__name__} of {self.source}: {len(self)} rows, {len(self.names)} metrics>"
+        )
 
 
 class MemoryTable(StepTable):

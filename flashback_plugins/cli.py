@@ -119,7 +119,7 @@ def _detect(arguments: argparse.Namespace) -> int:
 
 
 def _report_of(arguments: argparse.Namespace) -> DetectionReport:
-    from flashback_core.detect import detect
+    from flashback_core.detection import detect
     from flashback_core.source import open_run
 
     table = open_run(arguments.source, run_id=None if arguments.attach else arguments.run_id)
@@ -202,7 +202,7 @@ def _open_page(table: StepTable) -> int:
     import tempfile
     import webbrowser
 
-    from flashback_core.detect import detect
+    from flashback_core.detection import detect
 
     path = Path(tempfile.mkdtemp(prefix="flashback-")) / "report.html"
     path.write_text(detect(table).to_html(), encoding="utf-8", errors="replace")
@@ -284,7 +284,7 @@ def _add_scan(commands: Any) -> None:
 
 
 def _scan(arguments: argparse.Namespace) -> int:
-    from flashback_core.detect import detect
+    from flashback_core.detection import detect
     from flashback_core.errors import FlashbackError
 
     rows: list[dict[str, Any]] = []

@@ -23,3 +23,14 @@ def test_the_contract_is_there() -> None:
 def test_unknown_names_are_attribute_errors() -> None:
     """A misspelt name is an AttributeError, as with any module."""
     assert not hasattr(fb, "Recoder")
+
+
+def test_no_module_hides_a_public_name() -> None:
+    """Loading every module leaves the public names what they are, functions and classes."""
+    import importlib
+    import pkgutil
+
+    for module in pkgutil.iter_modules(fb.__path__, "flashback_core."):
+        importlib.import_module(module.name)
+    assert callable(fb.detect)
+    assert callable(fb.open_run)

@@ -1,32 +1,33 @@
 r"""The bytes of an index. Format version 1.
 
 Purpose: one row of numbers per training step, written by one process while it trains, readable by
-any other process at any time, whatever happens to the writer. Limits: rows of one size, at most
-2**32 - 1 bytes a record, steps that fit int64. All numbers are little-endian.
+any other process at any time, whatever happens to the writer. Limits: rows of one size, records of
+less than 2**32 bytes, steps that fit int64. All numbers are little-endian, all checksums are
+xxh3-64 (seed 0, the 8 bytes of its canonical, big-endian form).
 
 An index is a folder:
 
-====================================  =============================================================
-``segment-NNNNNN.parquet``            sealed rows, Parquet (zstd, BYTE_STREAM_SPLIT, page checksums)
-``segment-NNNNNN.check``              checksums of that file, see `flashback_core.index.segment`
-``tail-NNNNNN.bin``                   rows after the last segment, see below
-``lock``                              held by the process that writes, see `flashback_core.index.lock`
-====================================  =============================================================
+====================================  ===========================================================
+``segment-NNNNNN.parquet``            sealed rows
+``tail-NNNNNN.bin``                   rows after the last segment
+``lock``                              held by the process that writes, see `index.lock`
+====================================  ===========================================================
 
-NNNNNN counts from 0. Tail N becomes segment N: it is written to a temporary name, fsynced, renamed;
-then tail N + 1 begins and tail N is removed. Where both exist, the segment counts and the tail is
-ignored (the writer died between the two acts). A reader needs no consent of the writer and ignores
-files of other names.
+NNNNNN counts from 0 without holes. When tail N is full, tail N + 1 is made, the rows of tail N are
+written as segment N, and tail N is removed; every file gets its name by a rename when it is
+complete. Where segment N and tail N both exist, the segment counts (the writer died before it
+removed the tail). A reader needs no consent of the writer and ignores files of other names; where a
+number is missing it lists the folder again, since it may have looked between two of those acts.
 
-A tail is two equal copies of a header, then records, one behind the other:
+**Tail.** Two equal copies of a header, then records, one behind the other:
 
 ========  ======  =====================================================================
 offset    size    header
 ========  ======  =====================================================================
 0         8       ``FBTAIL`` 0x0D 0x0A
 8         4       length of the JSON text
-12        4       CRC-32 of the JSON text
-16        length  JSON text: ``format``, ``groups`` (of the schema), ``metrics`` [[name, dtype]],
+12        8       checksum of the 4 bytes before and the JSON text
+20        length  JSON text: ``format``, ``groups`` (of the schema), ``metrics`` [[name, dtype]],
                   ``exact`` [[name, dtype]], ``run`` (facts of the run)
 ========  ======  =====================================================================
 
@@ -37,48 +38,79 @@ offset    size    record
 2         1       kind: 1 row, 2 event
 3         1       0
 4         4       length of the payload
-8         4       CRC-32 of bytes 2 … 7 and the payload
-12        length  payload
+8         length  payload
+8 + len   8       checksum of all bytes of the record before
 ========  ======  =====================================================================
 
-A row's payload is the step (int64), then all float64 metrics, all float32 metrics, all int64
-metrics, then the exact fields, each in the order of the header, without padding. An event's payload
-is a JSON object; its place among the rows is where it stands.
+A row's payload is the step (int64), the metrics (float64 each, in the order of the header), then
+the exact fields in their own dtypes, without padding. The dtype of a metric is the one that readers
+see and that segments hold: ``f8``; ``f4``, rounded to float32; ``i8``, a whole number, where NaN
+stands for a count that is not known.
 
-A reader refuses a format version above its own. It reports a record whose checksum does not fit
-with file and offset, looks for the next record behind it and goes on; an incomplete record at the
-end of a file is what a writer leaves that was killed in the middle of a write, and is reported too.
+An event's payload is a JSON object; its place among the rows is where it stands. The first record
+of a tail is an event of 192 bytes, padded with spaces: ``{"event":"reserve"}``. When the disk takes
+no more bytes it is overwritten in place with a ``gap``, which is written again as a record of its
+own once the disk takes one.
+
+**Segment.** A Parquet file of one row group with the columns ``step``, the metrics,
+``exact:<name>`` (f4 and f8: BYTE_STREAM_SPLIT; integers: DELTA_BINARY_PACKED, uint64 plain; all
+zstd; page checksums; a count that is not known is null). Key-value metadata ``flashback`` holds
+JSON: ``format``, ``groups``, ``run``, ``events`` [[rows of this segment before it, event]] and
+``steps`` [[first step, number of consecutive steps]] (null where that list would be long).
+Parquet's own checksums leave the footer and the page headers uncovered, so between the last column
+and the footer, where Parquet readers do not look, stands:
+
+==========  ======  ===================================================================
+offset      size    check block
+==========  ======  ===================================================================
+0           8       ``FBCHECK1``
+8           4       number n of column chunks
+12          4       length z of the copy of the footer
+16          8       checksum of all bytes of the file before this block
+24          8 × n   checksum of each column chunk, in the order of the columns
+24 + 8n     z       zlib-compressed copy of all that follows the check block
+24 + 8n+z   8       checksum of all bytes of the block before
+==========  ======  ===================================================================
+
+**What a damaged byte costs.** A reader refuses a format version above its own. Everything else it
+reports as an event ``damage`` (file, offset, length, why) and goes on: in a record, that record; in
+one copy of a header or footer, nothing, the other copy counts; in a column chunk, that column in
+that segment (metrics read NaN, exact fields their absent value; steps are made again from
+``steps``); in a check block, nothing, the page checksums are used instead. An incomplete record at
+the end of a tail is what a writer leaves that was killed in the middle of a write; it was never
+acknowledged. It is reported too, and the next writer cuts it off and records that it did.
 """
 
 from __future__ import annotations
 
 import json
 import struct
-import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from xxhash import xxh3_64_digest
 
 from flashback_core.errors import IndexFormatError
 from flashback_core.schema import EXACT_FIELDS, SketchSchema
 
 __all__ = [
-    "FORMAT_VERSION", "Damage", "Event", "Header", "encode_event", "encode_header",
-    "encode_row", "read_header", "scan_records",
+    "FORMAT_VERSION", "Damage", "Event", "Header", "NewerFormatError", "encode_header",
+    "read_header", "refuse_newer", "typed",
 ]  # fmt: skip
 
 FORMAT_VERSION = 1
 _MAGIC = b"FBTAIL\r\n"
-_SYNC = b"\xfb\x5b"
-_HEAD = struct.Struct("<8sII")
-_RECORD = struct.Struct("<2sBBII")
-_ROW, _EVENT = 1, 2
+_HEADER = struct.Struct("<8sI8s")
 
 Event = dict[str, Any]
+
+
+class NewerFormatError(IndexFormatError):
+    """The index was written by a later version of flashback."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,40 +153,44 @@ class Header:
             groups=schema.groups,
             metrics=tuple((m.name, m.dtype) for m in schema.metrics),
             exact=tuple((f.name, f.dtype) for f in EXACT_FIELDS),
-            run=dict(run or {}),
+            run=json.loads(json.dumps(dict(run or {}), default=str)),
         )
 
+    def same_columns(self, other: Header) -> bool:
+        """Whether rows of both can stand in one file."""
+        return (self.groups, self.metrics, self.exact) == (other.groups, other.metrics, other.exact)
+
     @cached_property
-    def positions(self) -> dict[str, npt.NDArray[np.intp]]:
-        """Positions among the metrics of each dtype: ``f8``, ``f4``, ``i8``."""
-        kinds = np.array([dtype for _, dtype in self.metrics])
-        return {k: np.flatnonzero(kinds == k) for k in ("f8", "f4", "i8")}
+    def places(self) -> dict[str, int]:
+        """Position of each metric."""
+        return {name: i for i, (name, _) in enumerate(self.metrics)}
+
+    @cached_property
+    def columns(self) -> dict[str, str]:
+        """Dtype of each column but the step: the metrics, then ``exact:<name>``."""
+        return dict(self.metrics) | {f"exact:{name}": dtype for name, dtype in self.exact}
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Names of the metrics."""
+        return tuple(name for name, _ in self.metrics)
+
+    @cached_property
+    def exact_names(self) -> tuple[str, ...]:
+        """Columns of the exact fields."""
+        return tuple(f"exact:{name}" for name, _ in self.exact)
 
     @cached_property
     def row_dtype(self) -> np.dtype[np.void]:
         """The structure of one row's payload."""
-        return np.dtype(
-            [
-                ("step", "<i8"),
-                *((k, f"<{k}", (len(self.positions[k]),)) for k in ("f8", "f4", "i8")),
-                *((f"exact:{name}", f"<{dtype}") for name, dtype in self.exact),
-            ]
-        )
-
-    @cached_property
-    def exact_pack(self) -> struct.Struct:
-        """Packs the exact fields of a row."""
-        codes = {"i4": "i", "i8": "q", "u8": "Q", "f8": "d", "f4": "f", "u4": "I"}
-        return struct.Struct("<" + "".join(codes[dtype] for _, dtype in self.exact))
+        exact = [(f"exact:{name}", f"<{dtype}") for name, dtype in self.exact]
+        return np.dtype([("step", "<i8"), ("values", "<f8", (len(self.metrics),)), *exact])
 
     def column_of(self, rows: npt.NDArray[np.void], name: str) -> npt.NDArray[Any]:
-        """The column `name` of decoded rows."""
-        if name == "step" or name.startswith("exact:"):
+        """The column `name` of decoded rows in its dtype; counts with a NaN stay float64."""
+        if name not in self.places:
             return np.ascontiguousarray(rows[name])
-        position = next(i for i, (n, _) in enumerate(self.metrics) if n == name)
-        kind = self.metrics[position][1]
-        place = int(np.searchsorted(self.positions[kind], position))
-        return np.ascontiguousarray(rows[kind][:, place])
+        return typed(rows["values"][:, self.places[name]], self.columns[name])
 
     def to_json(self) -> Event:
         """As plain JSON values."""
@@ -171,15 +207,9 @@ class Header:
         """The header in `data`.
 
         Raises:
-            IndexFormatError: If it was written by a newer format version.
+            NewerFormatError: If it was written by a newer format version.
         """
-        version = data.get("format")
-        if version != FORMAT_VERSION:
-            msg = (
-                f"{where}: index format version {version}, and this flashback reads version "
-                f"{FORMAT_VERSION}; upgrade flashback-plugins"
-            )
-            raise IndexFormatError(msg)
+        refuse_newer(data, where)
         return cls(
             groups=tuple(data["groups"]),
             metrics=tuple((n, d) for n, d in data["metrics"]),
@@ -188,10 +218,35 @@ class Header:
         )
 
 
+def refuse_newer(data: Mapping[str, Any], where: str) -> None:
+    """Raise `NewerFormatError` if `data` is of a format version that this one cannot read."""
+    version = data.get("format")
+    if version != FORMAT_VERSION:
+        msg = (
+            f"{where}: index format version {version}, and this flashback reads version "
+            f"{FORMAT_VERSION}; upgrade flashback-plugins"
+        )
+        raise NewerFormatError(msg)
+
+
+def typed(values: npt.NDArray[np.float64], dtype: str) -> npt.NDArray[Any]:
+    """`values` in the dtype of their metric; counts stay float64 where one is not known."""
+    if dtype == "i8":
+        known = np.abs(values) < 2.0**63
+        whole = np.where(known, np.rint(values), np.nan)
+        return whole.astype(np.int64) if known.all() else whole
+    with np.errstate(over="ignore"):
+        return values.astype(dtype)
+
+
+# -- header ------------------------------------------------------------------------------------
+
+
 def encode_header(header: Header) -> bytes:
     """Both copies of the header of a tail."""
-    text = json.dumps(header.to_json(), separators=(",", ":"), default=str).encode()
-    return 2 * (_HEAD.pack(_MAGIC, len(text), zlib.crc32(text)) + text)
+    text = json.dumps(header.to_json(), separators=(",", ":")).encode()
+    length = len(text).to_bytes(4, "little")
+    return 2 * (_HEADER.pack(_MAGIC, len(text), xxh3_64_digest(length + text)) + text)
 
 
 def read_header(data: bytes, where: str) -> tuple[Header, int, list[Damage]]:
@@ -200,92 +255,26 @@ def read_header(data: bytes, where: str) -> tuple[Header, int, list[Damage]]:
     Raises:
         IndexFormatError: If neither copy can be read.
     """
-    damage = []
-    starts = [m for m in (data.find(_MAGIC), data.rfind(_MAGIC, 0, 1 << 20)) if m >= 0]
-    for start in dict.fromkeys(starts):
-        text = _header_text(data, start)
-        if text is None:
-            damage.append(Damage(file=where, offset=start, length=_HEAD.size, why="header copy"))
-            continue
-        first = 2 * (_HEAD.size + len(text))
-        if start == 0 and data[_HEAD.size + len(text) : first] != data[: first // 2]:
-            damage.append(Damage(file=where, offset=first // 2, length=first // 2, why="header"))
-        elif start != 0 and not damage:
-            damage.append(Damage(file=where, offset=0, length=start, why="header copy"))
-        return Header.from_json(json.loads(text), where), first, damage
-    msg = f"{where}: neither copy of the header can be read; this is not a tail of an index"
-    raise IndexFormatError(msg)
+    first = _header_text(data, 0)
+    if first is not None:
+        size = _HEADER.size + len(first)
+        second_fits = data[size : 2 * size] == data[:size]
+        damage = Damage(file=where, offset=size, length=size, why="second copy of the header")
+        header = Header.from_json(json.loads(first), where)
+        return header, 2 * size, [] if second_fits else [damage]
+    at = data.find(_MAGIC, 1)
+    second = _header_text(data, at) if at > 0 else None
+    if second is None:
+        msg = f"{where}: neither copy of the header can be read; this is not a tail of an index"
+        raise IndexFormatError(msg)
+    damage = Damage(file=where, offset=0, length=at, why="first copy of the header")
+    start = at + _HEADER.size + len(second)
+    return Header.from_json(json.loads(second), where), start, [damage]
 
 
-def _header_text(data: bytes, start: int) -> bytes | None:
-    if len(data) < start + _HEAD.size:
+def _header_text(data: bytes, at: int) -> bytes | None:
+    if data[at : at + 8] != _MAGIC or len(data) < at + _HEADER.size:
         return None
-    _, length, crc = _HEAD.unpack_from(data, start)
-    text = data[start + _HEAD.size : start + _HEAD.size + length]
-    return text if len(text) == length and zlib.crc32(text) == crc else None
-
-
-def encode_row(
-    header: Header, step: int, values: npt.NDArray[np.float64], exact: tuple[float, ...]
-) -> bytes:
-    """A row record: `values` in the order of the metrics, `exact` in the order of the fields."""
-    at = header.positions
-    with np.errstate(over="ignore", invalid="ignore"):
-        payload = b"".join(
-            (
-                step.to_bytes(8, "little", signed=True),
-                values[at["f8"]].tobytes(),
-                values[at["f4"]].astype("<f4").tobytes(),
-                values[at["i8"]].astype("<i8").tobytes(),
-                header.exact_pack.pack(*exact),
-            )
-        )
-    return _record(_ROW, payload)
-
-
-def encode_event(event: Event) -> bytes:
-    """An event record."""
-    return _record(_EVENT, json.dumps(event, separators=(",", ":"), default=str).encode())
-
-
-def _record(kind: int, payload: bytes) -> bytes:
-    crc = zlib.crc32(payload, zlib.crc32(struct.pack("<BBI", kind, 0, len(payload))))
-    return _RECORD.pack(_SYNC, kind, 0, len(payload), crc) + payload
-
-
-def scan_records(data: bytes, start: int, where: str) -> Iterator[tuple[str, bytes | Damage, int]]:
-    """Records of a tail from `start` on: (``row`` | ``event`` | ``damage``, content, end offset)."""
-    at, size = start, len(data)
-    while at < size:
-        end = _record_end(data, at)
-        if end is not None:
-            kind = "row" if data[at + 2] == _ROW else "event"
-            yield kind, data[at + _RECORD.size : end], end
-            at = end
-            continue
-        following = _next_record(data, at + 1)
-        stop = size if following is None else following
-        why = "incomplete record at the end" if following is None else "checksum does not fit"
-        yield "damage", Damage(file=where, offset=at, length=stop - at, why=why), stop
-        at = stop
-
-
-def _record_end(data: bytes, at: int) -> int | None:
-    """Where the record at `at` ends, or None where no whole record stands."""
-    if len(data) < at + _RECORD.size:
-        return None
-    sync, kind, zero, length, crc = _RECORD.unpack_from(data, at)
-    end = at + _RECORD.size + length
-    if sync != _SYNC or kind not in (_ROW, _EVENT) or zero or end > len(data):
-        return None
-    found = zlib.crc32(data[at + _RECORD.size : end], zlib.crc32(data[at + 2 : at + 8]))
-    return end if found == crc else None
-
-
-def _next_record(data: bytes, start: int) -> int | None:
-    at = data.find(_SYNC, start)
-    while at >= 0:
-        if _record_end(data, at) is not None:
-            return at
-        at = data.find(_SYNC, at + 1)
-    return None
+    _, length, digest = _HEADER.unpack_from(data, at)
+    text = data[at + _HEADER.size : at + _HEADER.size + length]
+    return text if xxh3_64_digest(data[at + 8 : at + 12] + text) == digest else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -13,14 +12,16 @@ import numpy.typing as npt
 
 from flashback_core.errors import IndexFormatError, SchemaError
 from flashback_core.index.format import Event, Header
+from flashback_core.index.lock import WriterLock
 from flashback_core.index.parts import Parts, is_index, read_parts
 from flashback_core.index.writer import IndexWriter
-from flashback_core.schema import EXACT_FIELDS, SketchSchema, unknown_metric
+from flashback_core.schema import SketchSchema, unknown_metric
 from flashback_core.table import MemoryTable, StepTable
 
 __all__ = ["SEGMENT_ROWS", "StepSketchIndex"]
 
 SEGMENT_ROWS = 4096
+_NO_ROWS = Header.of(SketchSchema())
 
 
 class StepSketchIndex(StepTable):
@@ -56,6 +57,8 @@ class StepSketchIndex(StepTable):
         self.path = Path(path)
         self.mode = mode
         self._writer: IndexWriter | None = None
+        self._view: Parts | None = None
+        self._is_stale = False
         if mode == "r":
             _refuse_foreign(self.path)
         elif mode in ("a", "w"):
@@ -69,58 +72,35 @@ class StepSketchIndex(StepTable):
 
     # -- reading -----------------------------------------------------------------------------
 
-    @cached_property
+    @property
     def _parts(self) -> Parts:
-        return read_parts(self.path)
+        if self._view is None or self._is_stale:
+            self._view, self._is_stale = read_parts(self.path, self._view), False
+        return self._view
 
     def refresh(self) -> Self:
-        """See the rows that were written since; returns self."""
-        for name in ("_parts", "_all_steps", "_keep", "steps", "_dtypes"):
-            self.__dict__.pop(name, None)
+        """See the rows that another process wrote since; returns self."""
+        self._is_stale = True
         return self
 
-    @cached_property
-    def _all_steps(self) -> npt.NDArray[np.int64]:
-        return self._parts.steps()
-
-    @cached_property
-    def _keep(self) -> npt.NDArray[np.bool_] | None:
-        """Rows that no resume superseded; None where that is all of them."""
-        resumes = [(at, e["step"]) for at, e in self._parts.events() if e["event"] == "resume"]
-        if not resumes:
-            return None
-        keep = np.ones(len(self._all_steps), np.bool_)
-        for at, step in resumes:
-            keep[:at] &= self._all_steps[:at] < step
-        return keep
-
-    @cached_property
+    @property
     def steps(self) -> npt.NDArray[np.int64]:
-        """Step of each row, int64, increasing."""
-        return self._kept(self._all_steps)
+        """Step of each row, int64, increasing, read-only."""
+        return self._parts.kept_steps
 
-    def _kept(self, column: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        return column if self._keep is None else column[self._keep]
-
-    @cached_property
-    def _dtypes(self) -> dict[str, tuple[str, float]]:
-        """Dtype and absent value of each column."""
-        header = self._parts.header or Header.of(SketchSchema())
-        absent = {f.name: f.absent for f in EXACT_FIELDS}
-        columns: dict[str, tuple[str, float]] = {
-            n: (d, 0 if d == "i8" else np.nan) for n, d in header.metrics
-        }
-        return columns | {f"exact:{n}": (d, absent.get(n, 0)) for n, d in header.exact}
+    @property
+    def _dtypes(self) -> Mapping[str, str]:
+        return (self._parts.header or _NO_ROWS).columns
 
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the metrics."""
-        return tuple(n for n in self._dtypes if not n.startswith("exact:"))
+        return (self._parts.header or _NO_ROWS).names
 
     @property
     def exact_names(self) -> tuple[str, ...]:
         """Columns of the exact fields."""
-        return tuple(n for n in self._dtypes if n.startswith("exact:"))
+        return (self._parts.header or _NO_ROWS).exact_names
 
     @property
     def schema(self) -> SketchSchema:
@@ -130,14 +110,15 @@ class StepSketchIndex(StepTable):
 
     @property
     def run(self) -> Mapping[str, Any]:
-        """Facts of the run, as given when it was recorded."""
+        """Facts of the run, as given when it was last continued."""
+        told = [event["run"] for _, event in self._parts.events if event["event"] == "run"]
         header = self._parts.header
-        return header.run if header else {}
+        return told[-1] if told else header.run if header else {}
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """What happened beside the steps, in order; damage that was met so far included."""
-        return tuple(event for _, event in self._parts.events())
+        """What happened beside the steps, in order; damaged bytes included."""
+        return tuple(event for _, event in self._parts.events)
 
     @property
     def source(self) -> str:
@@ -150,18 +131,30 @@ class StepSketchIndex(StepTable):
         Raises:
             SchemaError: If there is no such column.
         """
+        column = self._raw(name)
+        kept = self._parts.kept
+        return column if len(kept) == len(column) else column[kept]
+
+    def _raw(self, name: str, first: int = 0, stop: int | None = None) -> npt.NDArray[Any]:
+        """The column `name` of rows as they were written, superseded ones included."""
         if name not in self._dtypes:
             raise SchemaError(unknown_metric(name, tuple(self._dtypes)))
-        return self._kept(self._parts.column(name, *self._dtypes[name]))
+        column = self._parts.column(name, first, stop)
+        return column if len(column) else column.astype(self._dtypes[name])
+
+    def _rows(self, rows: slice) -> MemoryTable:
+        chosen = self._parts.kept[rows]  # reads only the segments that hold them
+        first, stop = (int(chosen.min()), int(chosen.max()) + 1) if len(chosen) else (0, 0)
+        columns = {name: self._raw(name, first, stop)[chosen - first] for name in self}
+        return MemoryTable(self.steps[rows], columns, events=self.events, source=self.source)
 
     @property
     def superseded(self) -> MemoryTable:
         """Rows that a resume replaced, in the order they were written."""
-        gone = np.zeros(len(self._all_steps), np.bool_) if self._keep is None else ~self._keep
-        columns = {n: self._parts.column(n, *self._dtypes[n])[gone] for n in self}
-        return MemoryTable(
-            self._all_steps[gone], columns, source=f"{self.path} (superseded)", ordered=False
-        )
+        gone = np.setdiff1d(np.arange(len(self._parts.steps)), self._parts.kept)
+        columns = {name: self._raw(name)[gone] for name in self}
+        source = f"{self.source} (superseded)"
+        return MemoryTable(self._parts.steps[gone], columns, source=source, ordered=False)
 
     # -- writing -----------------------------------------------------------------------------
 
@@ -196,14 +189,23 @@ class StepSketchIndex(StepTable):
         if values.shape != (len(writer.header.metrics),):
             msg = f"values have shape {values.shape}, expected ({len(writer.header.metrics)},)"
             raise ValueError(msg)
+        self._is_stale = True
         writer.append(step, values, exact or {})
 
     def add_event(self, event: Event) -> None:
-        """Append an event between the rows, e.g. ``{"event": "expect", "step": 9, "kind": …}``."""
+        """Append an event between the rows, e.g. ``{"event": "expect", "step": 9, "kind": …}``.
+
+        Where the disk does not take it, it is written before the next row.
+
+        Raises:
+            TypeError: If it is no JSON.
+        """
+        self._is_stale = True
         self._open_writer.add_event(event)
 
     def resume_at(self, step: int) -> None:
         """Go on at `step`: rows at or past it are superseded and kept, see `superseded`."""
+        self._is_stale = True
         self._open_writer.resume_at(step)
 
     def flush(self) -> None:
@@ -254,7 +256,11 @@ def _schema_there(path: Path) -> SketchSchema | None:
 
 def _set_aside(path: Path) -> None:
     """Rename the index at `path`, so that a new one takes its place and nothing is lost."""
+    lock = WriterLock(path)
     number = 1
     while (kept := path.with_name(f"{path.name}.replaced-{number}")).exists():
         number += 1
-    path.rename(kept)
+    try:
+        path.rename(kept)
+    finally:
+        lock.release()

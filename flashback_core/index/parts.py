@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from flashback_core.errors import IndexFormatError
-from flashback_core.index.format import Damage, Event, Header
-from flashback_core.index.segment import Segment
+from flashback_core.index.format import Damage, Event, Header, NewerFormatError
 from flashback_core.index.tail import TailRows, read_tail
+from flashback_core.schema import EXACT_FIELDS
 
-__all__ = ["Parts", "is_index", "read_parts", "segment_path", "tail_path"]
+if TYPE_CHECKING:
+    from flashback_core.index.segment import Segment
+
+__all__ = ["Parts", "is_index", "numbered", "read_parts", "segment_path", "tail_path"]
 
 _NAME = re.compile(r"(segment|tail)-(\d{6,})\.(parquet|bin)")
+_LOOKS = 20
+_PAUSE_SECONDS = 0.002
+_OPEN_FILES = 400
+"""Segments whose files stay open between two columns; more would meet the limit of a process."""
 
 
 def segment_path(folder: Path, number: int) -> Path:
@@ -33,10 +42,11 @@ def tail_path(folder: Path, number: int) -> Path:
 
 def is_index(folder: Path) -> bool:
     """Whether `folder` holds files of an index."""
-    return folder.is_dir() and any(_numbered(folder))
+    return folder.is_dir() and any(numbered(folder))
 
 
-def _numbered(folder: Path) -> Iterator[tuple[int, str, Path]]:
+def numbered(folder: Path) -> Iterator[tuple[int, str, Path]]:
+    """(number, ``segment`` or ``tail``, path) of each file of the index in `folder`."""
     for path in folder.iterdir():
         match = _NAME.fullmatch(path.name)
         if match and (match[1] == "segment") == (match[3] == "parquet"):
@@ -48,108 +58,177 @@ class Parts:
     """What stands in the folder of an index, in the order it was written.
 
     Attributes:
-        segments: Sealed segments that can be read.
-        tails: Tails that no segment replaces; normally one.
-        damage: Files that could not be read at all.
+        parts: Segments and tails by number.
+        damage: Files that could not be read at all or are missing.
         next_number: Number of the next segment or tail.
-        tail_number: Number of the last tail, if a tail is the last part.
     """
 
-    segments: list[Segment] = field(default_factory=list)
-    tails: list[TailRows] = field(default_factory=list)
-    order: list[Segment | TailRows] = field(default_factory=list)
+    parts: dict[int, Segment | TailRows] = field(default_factory=dict)
     damage: list[Damage] = field(default_factory=list)
     next_number: int = 0
-    tail_number: int | None = None
 
     @property
     def header(self) -> Header | None:
         """The header of the last part."""
-        return self.order[-1].header if self.order else None
+        return self.parts[max(self.parts)].header if self.parts else None
 
-    def column(self, name: str, dtype: str, absent: float) -> npt.NDArray[Any]:
-        """The column `name` over all parts; `absent` where a part lacks or lost it."""
-        pieces = [self._piece(part, name, dtype, absent) for part in self.order]
-        return np.concatenate(pieces) if pieces else np.empty(0, dtype)
-
-    @staticmethod
-    def _piece(part: Segment | TailRows, name: str, dtype: str, absent: float) -> npt.NDArray[Any]:
-        if isinstance(part, TailRows):
-            known = {n for n, _ in part.header.metrics} | {
-                f"exact:{n}" for n, _ in part.header.exact
-            }
-            if name in known:
-                return part.header.column_of(part.rows, name)
-            return np.full(len(part.rows), absent, dtype)
-        values = part.column(name)
-        return np.full(part.n_rows, absent, dtype) if values is None else values
-
+    @cached_property
     def steps(self) -> npt.NDArray[np.int64]:
         """Steps of all rows in the order they were written."""
-        pieces = [p.rows["step"] if isinstance(p, TailRows) else p.steps() for p in self.order]
+        pieces = [part.steps() for part in self.parts.values()]
         known = [p for p in pieces if p is not None]
         return np.concatenate(known) if known else np.empty(0, np.int64)
 
+    @cached_property
     def events(self) -> list[tuple[int, Event]]:
         """(number of rows before it, event) over all parts, damage included."""
         out, before = [], 0
-        for part in self.order:
+        for part in self.parts.values():
             out += [(before + at, event) for at, event in part.events]
-            if isinstance(part, Segment):
-                out += [(before, d.event()) for d in part.damage]
-                before += part.n_rows
-            else:
-                before += len(part.rows)
+            before += part.n_rows
         return out + [(before, d.event()) for d in self.damage]
 
+    @cached_property
+    def kept(self) -> npt.NDArray[np.intp]:
+        """Numbers of the rows that no resume superseded, in order."""
+        keep = np.ones(len(self.steps), np.bool_)
+        for at, event in self.events:
+            if event["event"] == "resume":
+                keep[:at] &= self.steps[:at] < event["step"]
+        return np.flatnonzero(keep)
 
-def read_parts(folder: Path) -> Parts:
-    """Everything that can be read in `folder`."""
-    parts = Parts()
-    by_number: dict[int, dict[str, Path]] = {}
-    for number, kind, path in _numbered(folder):
-        by_number.setdefault(number, {})[kind] = path
-    for number in sorted(by_number):
-        files = by_number[number]
-        parts.next_number, parts.tail_number = number + 1, None
-        segment = _segment(files["segment"], parts) if "segment" in files else None
-        if segment is not None:
-            parts.segments.append(segment)
-            parts.order.append(segment)
-        elif "tail" in files:
-            _tail(files["tail"], number, parts)
+    @cached_property
+    def kept_steps(self) -> npt.NDArray[np.int64]:
+        """Steps of the rows that count, increasing, read-only."""
+        steps = self.steps[self.kept]
+        steps.flags.writeable = False
+        return steps
+
+    def column(self, name: str, first: int = 0, stop: int | None = None) -> npt.NDArray[Any]:
+        """The column `name` of the rows `first` to `stop`, superseded ones included.
+
+        Where a part lacks or lost the column, metrics are NaN and exact fields have their absent
+        value; a count is float64 then.
+        """
+        stop = len(self.steps) if stop is None else stop
+        pieces, begin = [], 0
+        for i, part in enumerate(self.parts.values()):
+            end = begin + part.n_rows
+            low, high = max(first, begin), min(stop, end)
+            if low < high:
+                pieces.append(_piece(part, name)[low - begin : high - begin])
+                if i >= _OPEN_FILES and not isinstance(part, TailRows):
+                    part.release()
+            begin = end
+        return np.concatenate(pieces) if pieces else np.empty(0)
+
+
+_ABSENT: Mapping[str, npt.NDArray[Any]] = {
+    f.column: np.array([f.absent], f.dtype) for f in EXACT_FIELDS
+}
+
+
+def _piece(part: Segment | TailRows, name: str) -> npt.NDArray[Any]:
+    if name in part.names():
+        return part.column(name)
+    return np.repeat(_ABSENT.get(name, np.array([np.nan])), part.n_rows)
+
+
+def read_parts(folder: Path, before: Parts | None = None) -> Parts:
+    """Everything that can be read in `folder`.
+
+    A live writer renames and removes files meanwhile. Where a file vanishes or a number is missing
+    the folder is listed again; only what stays missing is damage.
+
+    Args:
+        folder: The index.
+        before: An earlier reading of the same folder; its segments, which never change, are used
+            again.
+
+    Raises:
+        NewerFormatError: If a later version of flashback wrote it.
+    """
+    known = _segments(before) if before else {}
+    for look in range(_LOOKS):
+        parts, is_whole = _read_once(folder, known)
+        if is_whole:
+            break
+        time.sleep(_PAUSE_SECONDS * look)
     return parts
 
 
+def _segments(parts: Parts) -> dict[int, Segment]:
+    return {n: p for n, p in parts.parts.items() if not isinstance(p, TailRows)}
+
+
+def _read_once(folder: Path, known: dict[int, Segment]) -> tuple[Parts, bool]:
+    files: dict[int, dict[str, Path]] = {}
+    for number, kind, path in numbered(folder):
+        if kind == "segment" or _has_bytes(path):
+            files.setdefault(number, {})[kind] = path
+    parts = Parts(next_number=max(files, default=-1) + 1)
+    is_whole = True
+    for number in range(parts.next_number):
+        try:
+            part = _unchanged(known.get(number)) or _read_part(files.get(number, {}), parts)
+        except FileNotFoundError:
+            part, is_whole = None, False
+            name = segment_path(folder, number).name
+            parts.damage.append(Damage(file=name, offset=0, length=0, why="the file is missing"))
+        if part is not None:
+            parts.parts[number] = part
+    known.update(_segments(parts))
+    return parts, is_whole
+
+
+def _unchanged(segment: Segment | None) -> Segment | None:
+    return segment if segment is not None and segment.is_current() else None
+
+
+def _read_part(files: dict[str, Path], parts: Parts) -> Segment | TailRows | None:
+    if not files:
+        raise FileNotFoundError
+    segment = _segment(files["segment"], parts) if "segment" in files else None
+    if segment is not None and len(parts.parts) >= _OPEN_FILES:
+        segment.release()
+    if segment is not None or "tail" not in files:
+        return segment
+    return _tail(files["tail"], parts)
+
+
 def _segment(path: Path, parts: Parts) -> Segment | None:
+    from flashback_core.index.segment import Segment
+
     try:
-        segment = Segment(path)
+        segment = Segment(path, like=next(iter(_segments(parts).values()), None))
+    except NewerFormatError:
+        raise
     except IndexFormatError as error:
-        if "upgrade" in str(error):
-            raise
-        size = path.stat().st_size
-        parts.damage.append(Damage(file=path.name, offset=0, length=size, why=str(error)))
+        parts.damage.append(_whole_file(path, str(error)))
         return None
     if segment.steps() is None:
-        size = path.stat().st_size
-        why = "the steps cannot be read, so its rows have no place"
-        parts.damage.append(Damage(file=path.name, offset=0, length=size, why=why))
+        parts.damage.append(_whole_file(path, "its steps are damaged, so its rows have no place"))
         return None
     return segment
 
 
-def _tail(path: Path, number: int, parts: Parts) -> None:
+def _tail(path: Path, parts: Parts) -> TailRows | None:
     try:
-        tail = read_tail(path)
-    except FileNotFoundError:
-        return  # sealed by its writer since the folder was listed
+        return read_tail(path)
+    except NewerFormatError:
+        raise
     except IndexFormatError as error:
-        if "upgrade" in str(error):
-            raise
-        size = path.stat().st_size
-        if size:  # an empty file is a writer that died at the start: it held nothing
-            parts.damage.append(Damage(file=path.name, offset=0, length=size, why=str(error)))
-        return
-    parts.tails.append(tail)
-    parts.order.append(tail)
-    parts.tail_number = number
+        parts.damage.append(_whole_file(path, str(error)))
+        return None
+
+
+def _has_bytes(path: Path) -> bool:
+    """False for an empty file, which is what a loss of power leaves of a new tail."""
+    try:
+        return path.stat().st_size > 0
+    except FileNotFoundError:
+        return True  # sealed meanwhile, which its reading will notice
+
+
+def _whole_file(path: Path, why: str) -> Damage:
+    return Damage(file=path.name, offset=0, length=path.stat().st_size, why=why)

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+import errno
+import os
+import weakref
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from flashback_core.index.format import Event, Header, encode_event, encode_row
+from flashback_core.index.format import Event, Header
 from flashback_core.index.lock import WriterLock
 from flashback_core.index.parts import Parts, read_parts, segment_path, tail_path
-from flashback_core.index.segment import segment_table, write_segment
-from flashback_core.index.tail import TailWriter, read_tail
+from flashback_core.index.records import RESERVE, RowEncoder, decode_rows, encode_event
+from flashback_core.index.tail import TailRows, TailWriter
+from flashback_core.warn import Guard
 
 __all__ = ["IndexWriter"]
+
+_DISK_FULL = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}
 
 
 class IndexWriter:
@@ -25,48 +31,84 @@ class IndexWriter:
         folder: Made if missing.
         header: Columns of the rows to come. A tail with other columns is sealed first.
         segment_rows: Rows of a segment.
+        on_sealed: Called with each segment's path once it is sealed.
+
+    Attributes:
+        last_step: Step of the last row that counts, -1 before the first.
 
     Raises:
         IndexLockedError: If somebody else writes there.
         OSError: If the folder cannot be written.
     """
 
-    def __init__(self, folder: Path, header: Header, segment_rows: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        header: Header,
+        segment_rows: int,
+        on_sealed: Callable[[Path], None] = lambda path: None,
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.header, self._segment_rows = folder, header, segment_rows
+        self._on_sealed = on_sealed
+        self._encode = RowEncoder(header)
+        self._gap: Event | None = None
+        self._late: list[Event] = []
+        self._guard = Guard()
         self._lock = WriterLock(folder)
         try:
             self._begin(read_parts(folder))
         except BaseException:
             self._lock.release()
             raise
-        self._absent = self._absent_exact()
-        self._places = {f"exact:{n}": i for i, (n, _) in enumerate(header.exact)}
-        self._places |= {n: i for i, (n, _) in enumerate(header.exact)}
-        self._closed = False
-        self._lost: list[int] = []
-        self._n_lost = 0
+        _open_writers.add(self)
+
+    # -- start -------------------------------------------------------------------------------
 
     def _begin(self, parts: Parts) -> None:
-        steps = parts.steps()
-        self.last_step = int(steps[-1]) if len(steps) else -1
-        self.n_rows = len(steps)
-        self._number, self._tail_rows = parts.next_number, 0
-        end = None
-        if parts.tail_number is not None:
-            tail = parts.tails[-1]
-            same = tail.header.to_json() | {"run": None} == self.header.to_json() | {"run": None}
-            if same:
-                self._number, end, self._tail_rows = parts.tail_number, tail.end, len(tail.rows)
-            else:
-                self._seal_file(parts.tail_number)
-        self._tail = TailWriter(tail_path(self.folder, self._number), self.header, end)
+        self.last_step = int(parts.steps[parts.kept[-1]]) if len(parts.kept) else -1
+        tails = {n: p for n, p in parts.parts.items() if isinstance(p, TailRows)}
+        last = tails.pop(parts.next_number - 1, None)
+        if last is not None and last.header.same_columns(self.header):
+            self._continue(parts.next_number - 1, last)
+        else:
+            tail = TailWriter.create(tail_path(self.folder, parts.next_number), self.header)
+            self._go_on_with(tail, parts.next_number)
+            if last is not None:
+                tails[parts.next_number - 1] = last
+        self._tidy(parts, tails)
 
-    def _absent_exact(self) -> list[float]:
-        from flashback_core.schema import EXACT_FIELDS
+    def _go_on_with(self, tail: TailWriter, number: int) -> None:
+        self._tail, self._number = tail, number
+        self._records: list[bytes] = []  # written since; sealing needs not read them again
+        self._rows: list[npt.NDArray[np.void]] = []
+        self._events: list[tuple[int, Event]] = []
+        self._n_rows, self._seal_at = 0, self._segment_rows
 
-        absent = {f.name: f.absent for f in EXACT_FIELDS}
-        return [absent.get(name, 0) for name, _ in self.header.exact]
+    def _continue(self, number: int, tail: TailRows) -> None:
+        self._go_on_with(TailWriter(tail_path(self.folder, number), tail.start, tail.end), number)
+        self._rows, self._events, self._n_rows = [tail.rows], list(tail.events), tail.n_rows
+        if tail.cut is not None:
+            self.add_event(tail.cut.event() | {"why": f"{tail.cut.why}, cut off"})
+        if tail.gap is not None:
+            self._gap = tail.gap
+            with contextlib.suppress(OSError):
+                self._write_late()
+        if self.header.run and tail.header.run != self.header.run:
+            self.add_event({"event": "run", "run": dict(self.header.run)})
+
+    def _tidy(self, parts: Parts, unsealed: Mapping[int, TailRows]) -> None:
+        """Finish what a writer left that died between two acts."""
+        for number, part in parts.parts.items():
+            old = tail_path(self.folder, number)
+            with contextlib.suppress(OSError):  # a full disk: the tail can be read as it is
+                if number in unsealed:
+                    tail = unsealed[number]
+                    self._write_segment(number, tail.header, tail.rows, tail.events)
+                if number in unsealed or not isinstance(part, TailRows):
+                    old.unlink(missing_ok=True)
+
+    # -- rows --------------------------------------------------------------------------------
 
     def append(
         self, step: int, values: npt.NDArray[np.float64], exact: Mapping[str, float]
@@ -74,8 +116,8 @@ class IndexWriter:
         """Append one row; when this returns the operating system has it.
 
         Raises:
-            ValueError: If `step` is not above the last one.
-            OSError: If it could not be written. The gap is recorded once writing works again.
+            ValueError: If `step` is not above the last one or a value does not fit.
+            OSError: If it could not be written; the gap is stated in the index.
         """
         if step <= self.last_step:
             msg = (
@@ -83,39 +125,48 @@ class IndexWriter:
                 "increase. To repeat steps after a resume call resume_at(step) first"
             )
             raise ValueError(msg)
-        row = self._absent.copy()
-        for name, value in exact.items():
-            row[self._places[name]] = value
+        record = self._encode(step, values, exact)
         try:
-            if self._n_lost:
-                self._record_gap()
-            self._tail.write(encode_row(self.header, step, values, tuple(row)))
+            if self._late or self._gap is not None:
+                self._write_late()
+            self._tail.write(record)
         except OSError:
-            self._lost = [self._lost[0] if self._lost else step, step]
-            self._n_lost += 1
-            self.last_step = step
+            self._note_gap(step)
             raise
         self.last_step = step
-        self.n_rows += 1
-        self._tail_rows += 1
+        self._n_rows += 1
+        self._records.append(record)
         self._tail.sync_if_due()
-        if self._tail_rows >= self._segment_rows:
-            self.seal()
+        if self._n_rows >= self._seal_at:
+            self._seal_when_full()
 
-    def _record_gap(self) -> None:
-        first, last = self._lost
-        self._tail.write(
-            encode_event({"event": "gap", "step": first, "last_step": last, "rows": self._n_lost})
-        )
-        self._lost, self._n_lost = [], 0
+    def _note_gap(self, step: int) -> None:
+        first, n = (self._gap["step"], self._gap["rows"]) if self._gap else (step, 0)
+        self._gap = {"event": "gap", "step": first, "last_step": step, "rows": n + 1}
+        self.last_step = step
+        with contextlib.suppress(OSError):
+            self._tail.reserve(self._gap)
+
+    def _write_late(self) -> None:
+        """Write what the disk did not take before."""
+        if self._gap is not None:
+            self._write_event(self._gap)
+            self._gap = None
+            self._tail.reserve(RESERVE)
+        while self._late:
+            self._write_event(self._late[0])
+            del self._late[0]
+
+    def _write_event(self, event: Event) -> None:
+        self._tail.write(encode_event(event))
+        self._events.append((self._n_rows, event))
 
     def add_event(self, event: Event) -> None:
-        """Append an event between the rows.
-
-        Raises:
-            OSError: If it could not be written.
-        """
-        self._tail.write(encode_event(event))
+        """Append an event between the rows; where the disk is full, before the next row."""
+        encode_event(event)  # refuses what is no JSON now rather than later
+        self._late.append(event)
+        with contextlib.suppress(OSError):
+            self._write_late()
 
     def resume_at(self, step: int) -> None:
         """Go on at `step`: rows at or past it are superseded, and kept."""
@@ -127,40 +178,83 @@ class IndexWriter:
         """Fsync what was written."""
         self._tail.sync()
 
-    def seal(self) -> None:
-        """Turn the tail into a segment and begin a new one."""
-        self._tail.sync()
-        self._seal_file(self._number)
-        self._tail.close()
-        with contextlib.suppress(OSError):
-            tail_path(self.folder, self._number).unlink()
-        self._number += 1
-        self._tail_rows = 0
-        self._tail = TailWriter(tail_path(self.folder, self._number), self.header)
+    # -- sealing -----------------------------------------------------------------------------
 
-    def _seal_file(self, number: int) -> None:
-        tail = read_tail(tail_path(self.folder, number))
-        table = segment_table(tail.header, tail.rows, tail.events)
-        write_segment(segment_path(self.folder, number), table)
+    def _seal_when_full(self) -> None:
+        """Seal; where that fails the rows are safe in the tail, and it is tried again later."""
+        try:
+            self.seal()
+        except OSError as error:
+            self._seal_at = self._n_rows + self._segment_rows
+            if getattr(error, "errno", None) not in _DISK_FULL:  # that one is told row by row
+                self._guard.warn("sealing", f"{self._tail.path} could not be sealed ({error}); "
+                                 "check that its folder is still there")  # fmt: skip
+
+    def seal(self) -> None:
+        """Turn the tail into a segment and go on with a new tail.
+
+        Raises:
+            OSError: If the disk does not take it. The tail then goes on as it was.
+        """
+        following = TailWriter.create(tail_path(self.folder, self._number + 1), self.header)
+        try:
+            rows = np.concatenate([*self._rows, decode_rows(self._records, self.header)])
+            self._write_segment(self._number, self.header, rows, self._events)
+        except BaseException:
+            following.close()
+            following.path.unlink(missing_ok=True)
+            raise
+        old = self._tail
+        self._go_on_with(following, self._number + 1)
+        old.close()
+        with contextlib.suppress(OSError):
+            old.path.unlink()
+
+    def _write_segment(
+        self,
+        number: int,
+        header: Header,
+        rows: npt.NDArray[np.void],
+        events: list[tuple[int, Event]],
+    ) -> None:
+        from flashback_core.index.seal import write_segment
+
+        path = segment_path(self.folder, number)
+        write_segment(path, header, rows, events)
+        self._on_sealed(path)
+
+    # -- end ---------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Seal what is left and let another writer in. Idempotent."""
-        if self._closed:
+        if self not in _open_writers:
             return
-        self._closed = True
+        _open_writers.discard(self)
         try:
-            if self._n_lost:
+            with contextlib.suppress(OSError):
+                self._write_late()
+            if self._n_rows:
+                self._seal_when_full()
+            if not self._n_rows and not self._events:
                 with contextlib.suppress(OSError):
-                    self._record_gap()
-            if self._tail_rows:
-                self.seal()
-            last = tail_path(self.folder, self._number)
-            if self._has_no_records():
-                last.unlink(missing_ok=True)
+                    self._tail.path.unlink()
         finally:
             self._tail.close()
             self._lock.release()
 
-    def _has_no_records(self) -> bool:
-        tail = read_tail(tail_path(self.folder, self._number))
-        return not len(tail.rows) and not tail.events
+    def _forget(self) -> None:
+        """In a forked child: the rows belong to the parent."""
+        _open_writers.discard(self)
+        self._tail.close()
+
+
+_open_writers: weakref.WeakSet[IndexWriter] = weakref.WeakSet()
+
+
+def _forget_all() -> None:
+    for writer in list(_open_writers):
+        writer._forget()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
+    os.register_at_fork(after_in_child=_forget_all)
