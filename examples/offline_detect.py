@@ -45,8 +45,8 @@ def main(folder: Path) -> None:
         writer.writerows(zip(table.steps.tolist(), table["loss"].tolist(), strict=True))
     for source in (folder, parquet, loss_only):
         report = fb.detect(source)
-        print(f"{Path(source).name or source}: {report.status}, first bad step "
-              f"{report.first_bad_step} ({report.kind}); a gradient was NaN at {WRONG}")  # fmt: skip
+        verdict = f"{report.status}, first bad step {report.first_bad_step} ({report.kind})"
+        print(f"{Path(source).name}: {verdict}; a gradient was NaN at {WRONG}")
 
 
 if __name__ == "__main__":

@@ -226,7 +226,7 @@ def _finding(data: Mapping[str, Any]) -> Finding:
     )
 
 
-def strict_json(value: Any) -> Any:  # noqa: ANN401 - any JSON value
+def strict_json(value: Any) -> Any:
     """`value` with numpy scalars unwrapped and non-finite numbers as strings."""
     if isinstance(value, Mapping):
         return {str(k): strict_json(v) for k, v in value.items()}

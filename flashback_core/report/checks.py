@@ -1,0 +1,173 @@
+"""Exact checks round a finding: what is certain without statistics, before and at the step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from flashback_core.report.metric_words import split_metric
+from flashback_core.report.surprise import lost_rows
+from flashback_core.report.text import clean, number, plural
+from flashback_core.report.window import Window
+
+__all__ = ["Check", "broken"]
+
+_OUTSIDE = ((1, "weights"), (2, "optimizer state"), (4, "buffers"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One exact check that broke: at which step, and its value before and then."""
+
+    step: int
+    name: str
+    before: str
+    at: str
+    meaning: str
+
+
+def broken(window: Window) -> tuple[Check, ...]:
+    """Exact checks that broke from the finding on, first step first."""
+    found = [
+        *_nonfinite(window),
+        *_broken_values(window),
+        *_outside(window),
+        *_changed(window),
+        *_skipped(window),
+        *_still(window),
+    ]
+    return tuple(sorted(found, key=lambda c: c.step))
+
+
+def _first(window: Window, bad: np.ndarray) -> int | None:
+    """First row from the finding on (one row of grace before it) where `bad` holds."""
+    start = max(0, window.row - 1)
+    rows = np.flatnonzero(bad[start:])
+    return start + int(rows[0]) if len(rows) else None
+
+
+def _step(window: Window, row: int) -> int:
+    return int(window.table.steps[row])
+
+
+def _nonfinite(window: Window) -> Iterator[Check]:
+    """Counts of NaN and infinity that rise from zero."""
+    for name in window.table.names:
+        if split_metric(name)[1] not in {"nonfinite", "update_nonfinite"}:
+            continue
+        values = np.asarray(window.table.column(name))
+        row = _first(window, values > 0)
+        if row is not None and (row == 0 or not values[row - 1] > 0):
+            yield _of_values(window, name, row, "entries that are NaN or infinite")
+
+
+def _broken_values(window: Window) -> Iterator[Check]:
+    """Metrics that are no numbers any more, one line for all that broke at the same step."""
+    broke: dict[int, list[str]] = {}
+    for name in window.table.names:
+        bad = lost_rows(window.table.column(name))
+        row = _first(window, bad)
+        if row is not None and not (row and bad[:row].any()):
+            broke.setdefault(row, []).append(name)
+    for row, names in broke.items():
+        others = f"; so is {plural(len(names) - 1, 'other metric')}" if len(names) > 1 else ""
+        others = others.replace("so is", "so are") if len(names) > 2 else others
+        yield _of_values(window, names[0], row, f"the value itself is no finite number{others}")
+
+
+def _of_values(window: Window, name: str, row: int, meaning: str) -> Check:
+    values = window.table.column(name)
+    before = number(float(values[row - 1])) if row else "no step before"
+    return Check(
+        step=_step(window, row),
+        name=clean(name),
+        before=before,
+        at=number(float(values[row])),
+        meaning=meaning,
+    )
+
+
+def _exact(window: Window, name: str) -> np.ndarray | None:
+    column = f"exact:{name}"
+    return window.table.column(column) if column in window.table.exact_names else None
+
+
+def _outside(window: Window) -> Iterator[Check]:
+    bits = _exact(window, "outside")
+    if bits is None or bits[: window.row].any():
+        return  # a habit of this run, such as averaging weights, is no finding
+    row = _first(window, bits != 0)
+    if row is not None:
+        what = [word for bit, word in _OUTSIDE if int(bits[row]) & bit]
+        yield Check(
+            step=_step(window, row),
+            name="exact:outside",
+            before="unchanged between steps",
+            at=f"{' and '.join(what)} changed",
+            meaning="something other than the optimizer wrote to them after the step before",
+        )
+
+
+def _changed(window: Window) -> Iterator[Check]:
+    for name, what in (
+        ("config_hash", "configuration"),
+        ("clipped", "clipping"),
+        ("accum_count", "accumulation"),
+    ):
+        values = _exact(window, name)
+        if values is None or window.row == 0:
+            continue
+        known = (values[1:] != values[:-1]) & (values[1:] > 0) & (values[:-1] > 0)
+        row = _first(window, np.concatenate([[False], known]))
+        if row is not None and not known[: max(window.row - 2, 0)].any():
+            yield Check(
+                step=_step(window, row),
+                name=f"exact:{name}",
+                before=_plain(name, values[row - 1]),
+                at=_plain(name, values[row]),
+                meaning=f"the {what} is not the one of the step before",
+            )
+
+
+def _plain(name: str, value: np.generic) -> str:
+    return f"{int(value):016x}" if name.endswith("hash") else str(value)
+
+
+def _skipped(window: Window) -> Iterator[Check]:
+    flags = _exact(window, "step_skipped")
+    if flags is None:
+        return
+    row = _first(window, flags > 0)
+    if row is not None:
+        n = int((flags[row:] > 0).sum())
+        yield Check(
+            step=_step(window, row),
+            name="exact:step_skipped",
+            before="applied",
+            at="skipped",
+            meaning=f"the update was not applied; {plural(n, 'skipped step')} in the steps shown",
+        )
+
+
+def _still(window: Window) -> Iterator[Check]:
+    """Groups whose update becomes exactly zero and had not been so before."""
+    flags = _exact(window, "step_skipped")
+    for name in window.table.names:
+        group, quantity = split_metric(name)
+        if quantity != "update_norm" or window.row == 0:
+            continue
+        values = np.asarray(window.table.column(name))
+        zero = (values == 0) & ((flags == 0) if flags is not None else True)
+        row = _first(window, zero)
+        if row is None or row == 0 or (values[:row] == 0).any():
+            continue
+        part = clean(group, 40) or "whole model"
+        yield Check(
+            step=_step(window, row),
+            name=clean(name),
+            before=number(float(values[row - 1])),
+            at="0",
+            meaning=f"not one weight of {part} moved",
+        )

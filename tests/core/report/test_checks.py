@@ -1,0 +1,66 @@
+"""`report.checks`: exact checks that broke at a finding."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flashback_core.report.checks import broken
+from flashback_core.report.window import around
+
+
+def found(report) -> dict[str, tuple[int, str, str]]:
+    """Name to step, value before and value then."""
+    window = around(report.table, report.bad)
+    assert window is not None
+    return {c.name: (c.step, c.before, c.at) for c in broken(window)}
+
+
+def test_nan(with_nan) -> None:
+    """The count of NaN gradients rises from 0 to 3 at the step; the loss follows one step later."""
+    checks = found(with_nan)
+    assert checks["group:attn_qkv:nonfinite"] == (431, "0", "3")
+    assert checks["loss"][0] == 432
+
+
+def test_what_breaks_together_is_one_line(with_nan) -> None:
+    """Dozens of metrics that turn NaN at one step do not fill the page."""
+    assert len(found(with_nan)) < 25
+
+
+def test_weights_changed_outside(make_run, make_bad) -> None:
+    """A write from outside the optimizer is named with what it hit."""
+    table = make_run()
+    table.column("exact:outside")[240] = 3
+    assert found(make_bad(table, 240))["exact:outside"][2] == "weights and optimizer state changed"
+
+
+def test_a_habit_is_no_finding(make_run, make_bad) -> None:
+    """A run that writes to its weights at every step (averaging) is not accused of it."""
+    table = make_run()
+    table.column("exact:outside")[:] = 1
+    assert "exact:outside" not in found(make_bad(table, 240))
+
+
+def test_configuration_skips_and_still_groups(make_run, make_bad) -> None:
+    """A changed configuration, a skipped step and a group that stands still are found."""
+    table = make_run()
+    table.column("exact:config_hash")[240:] = 0x99
+    table.column("exact:step_skipped")[241] = 1
+    table.column("group:head:update_norm")[242:] = 0
+    checks = found(make_bad(table, 240))
+    assert checks["exact:config_hash"] == (240, "000000001234abcd", "0000000000000099")
+    assert checks["exact:step_skipped"][0] == 241
+    assert checks["group:head:update_norm"][0] == 242
+
+
+def test_a_healthy_step_breaks_nothing(make_run, make_bad) -> None:
+    """Round a healthy step no check breaks."""
+    assert found(make_bad(make_run(), 240)) == {}
+
+
+def test_bad_from_the_first_row(make_run, make_bad) -> None:
+    """A run that starts with NaN has no value before, and says so."""
+    table = make_run(30)
+    table.column("nonfinite")[:] = 5
+    assert found(make_bad(table, 0))["nonfinite"] == (0, "no step before", "5")
+    assert np.isfinite(table.column("loss")).all()
