@@ -9,6 +9,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from flashback_core.groups import GroupRule, group_parameters
@@ -28,9 +30,13 @@ from flashback_core.watch.batch import BatchWatch
 from flashback_core.watch.run import RunWatch, weights_event
 
 if TYPE_CHECKING:
-    from flashback_core.report.model import DetectionReport
+    from flashback_core.report.model import DetectionReport, Finding
 
 __all__ = ["Recorder"]
+
+OnRow = Callable[[int, npt.NDArray[np.float64], Mapping[str, float]], object]
+
+_GIVEN_SCALARS = {"batch_id_mean", "batch_uniq_frac"}
 
 
 class Recorder:
@@ -51,9 +57,14 @@ class Recorder:
         rewind: Reserved for the delta store; only False for now.
         sinks: Where metrics, alerts and the report go, see `flashback_core.sink`.
         groups: A rule or mapping from parameters to groups, see `groups.group_parameters`.
+        update_from: ``"snapshot"`` holds a copy of the weights (4 bytes a parameter) and sees what
+            else changed them; ``"state"`` works updates out from Adam's moments (0 bytes).
+        histogram_every: Histograms count one of so many units of entries per step, in turn; all
+            else is exact at every step. 1 counts all.
         log_every: Steps between two calls of the sinks' live metrics.
         run: Facts of the run to keep with it (plain JSON values).
         write_report: Whether closing detects and writes the report.
+        on_row: Called with step, values and exact fields of each row when it has been written.
 
     Raises:
         ModelError: If the model has nothing to train, or an optimizer is not of this model.
@@ -72,9 +83,12 @@ class Recorder:
         rewind: bool | str = False,
         sinks: Sequence[Sink] = (),
         groups: GroupRule | Mapping[str, str] | None = None,
+        update_from: str = "snapshot",
+        histogram_every: int = 1,
         log_every: int = 10,
         run: Mapping[str, Any] | None = None,
         write_report: bool = True,
+        on_row: OnRow | None = None,
     ) -> None:
         if rewind:
             msg = f"rewind={rewind!r}: the delta store is not part of this version; use False"
@@ -86,10 +100,9 @@ class Recorder:
         self._pending: deque[tuple[int, OpenRow]] = deque()
         self._early: Logged | None = None
         self._mode: str | None = None
-        self._seen: int | None = (
-            None  # optimizer whose gradients have been read for the step to come
-        )
-        self._standing: dict[str, float] = {}
+        self._seen: int | None = None  # optimizer whose gradients were read for the coming step
+        self._standing: dict[str, float] = {}  # exact fields of every row
+        self._standing_scalars: dict[str, float] = {}
         self._watched: dict[str, float] = {}  # exact fields of the step that is being made
         self._n_weight_events = 0
         self._ended = time.perf_counter()
@@ -97,7 +110,7 @@ class Recorder:
         self._lr = float("nan")
         self._scale = 1.0
         self._is_stepped = False  # whether the optimizer stepped inside the scaler's step
-        self._write_report = write_report
+        self._write_report, self._on_row = write_report, on_row
         self._hooks: list[OptimizerHooks | ScalerHooks] = []
         self._index: StepSketchIndex | None = None
         self._closed = disabled()
@@ -106,7 +119,7 @@ class Recorder:
             return
         self._sinks = SinkSet(sinks, self._guard, log_every)
         self._has_scaler = scaler is not None and scaler.is_enabled()
-        self._setup(model, optimizer, groups, run)
+        self._setup(model, optimizer, groups, run, (histogram_every, update_from))
         assert self._index is not None  # _setup opens it or raises
         if start_step is not None:
             self._index.resume_at(start_step)
@@ -121,6 +134,7 @@ class Recorder:
         optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
         groups: GroupRule | Mapping[str, str] | None,
         run: Mapping[str, Any] | None,
+        settings: tuple[int, str],
     ) -> None:
         given = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
         self._optimizers = [innermost_optimizer(o) for o in given]
@@ -135,7 +149,13 @@ class Recorder:
         names = {id(t): info.name for t, info in zip(named.tensors, named.infos, strict=True)}
         places = {g: i for i, g in enumerate(grouping.groups)}
         self._sketchers = [
-            Sketcher(o, lambda p: places[grouping.of[names[id(p)]]], len(places))
+            Sketcher(
+                o,
+                lambda p: places[grouping.of[names[id(p)]]],
+                len(places),
+                histogram_every=settings[0],
+                update_from=settings[1],
+            )
             for o in self._optimizers
         ]
         self._name_of: Callable[[torch.Tensor], str] = lambda p: names[id(p)]
@@ -218,7 +238,7 @@ class Recorder:
             self._close_row(row)
         self._early = logged
 
-    def end_step(self, *, loss: Any = None, batch_ids: Any = None, **exact: float) -> None:
+    def end_step(self, *, loss: Any = None, **exact: float) -> None:
         """Like `log`, for adapters that know that a step has just been attempted.
 
         It closes the open row; where no hook saw the step, that step was skipped.
@@ -227,15 +247,19 @@ class Recorder:
             return
         with self._guard("recording"):
             self._mode = "after"
-            self._log_after(self._logged(loss, batch_ids, exact))
+            self._log_after(self._logged(loss, None, exact))
 
-    def mark(self, **exact: float) -> None:
-        """Set exact fields of all rows that open from now on, until they are set again.
+    def mark(self, **fields: float) -> None:
+        """Set fields of all rows that open from now on, until they are set again.
 
         Args:
-            exact: Exact fields by name (``epoch=…``, ``batch_index=…``), see `schema.EXACT_FIELDS`.
+            fields: Exact fields by name (``epoch=…``, ``batch_index=…``, see
+                `schema.EXACT_FIELDS`), and scalars that the sketch does not work out itself
+                (``batch_id_mean``, ``batch_uniq_frac``).
         """
-        self._standing.update(exact)
+        for name, value in fields.items():
+            of = self._standing_scalars if name in _GIVEN_SCALARS else self._standing
+            of[name] = value
 
     @property
     def has_open_row(self) -> bool:
@@ -268,6 +292,10 @@ class Recorder:
             self._finish_row()
             self._sketchers[optimizer].gradients(scale)
             self._seen = optimizer
+
+    def alert(self, finding: Finding) -> None:
+        """Tell the sinks of a finding while the run goes on; each is told once."""
+        self._sinks.alert(finding)
 
     def pause(self, seconds: float) -> None:
         """Take `seconds` (of validation, say) off this step's wall time."""
@@ -314,6 +342,7 @@ class Recorder:
             sums=self._sketchers[i].updates(),
             parameters=self._sketchers[i].parameters,
             exact={**self._standing, **self._watched, "optimizer": i},
+            scalars=dict(self._standing_scalars),
         )
         self._watched = {}
         if not self._guard.failed("the exact watches"):
@@ -337,7 +366,10 @@ class Recorder:
     def _skipped_row(self) -> OpenRow:
         """A step that was attempted and not applied: no hook has seen it."""
         i = self._seen or 0
-        row = OpenRow(exact={**self._standing, "optimizer": i, "step_skipped": 1})
+        row = OpenRow(
+            exact={**self._standing, "optimizer": i, "step_skipped": 1},
+            scalars=dict(self._standing_scalars),
+        )
         if self._sketchers and not self._guard.failed("the sketch"):
             with self._guard("the sketch"):
                 if self._seen is None:
@@ -398,6 +430,9 @@ class Recorder:
                 "free some space. The training goes on, recording is tried again at each step "
                 "and the index will state the gap")  # fmt: skip
         self._sinks.step(step, values, self.schema)
+        if self._on_row is not None and not self._guard.failed("on_row"):
+            with self._guard("on_row"):
+                self._on_row(step, values, row.exact)
 
     def _report_weights(self, step: int, row: OpenRow) -> None:
         """Say which weights something else than the optimizer changed before `step`."""

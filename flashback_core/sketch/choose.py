@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from flashback_core.sketch.adam_state import AdamState
 from flashback_core.sketch.backend import Backend, PendingSums, Watched
 from flashback_core.sketch.device import DeviceBackend
 from flashback_core.sketch.flat import FlatBackend
@@ -17,18 +18,21 @@ from flashback_core.sketch.sums import StepSums, empty_sums
 __all__ = ["SplitBackend", "choose_backend"]
 
 
-def choose_backend(watched: Watched, histogram_every: int = 1) -> Backend:
+def choose_backend(
+    watched: Watched, histogram_every: int = 1, state: AdamState | None = None
+) -> Backend:
     """The fastest backend for these tensors.
 
     On the CPU `fused` where numba is installed, else `flat`; on other devices `device`; several of
-    them where the tensors are on several devices. ``FLASHBACK_BACKEND=flat`` leaves numba out.
+    them where the tensors are on several devices. Updates from the optimizer's state (`state`) are
+    worked out by `flat` and `device`. ``FLASHBACK_BACKEND=flat`` leaves numba out.
     """
     devices = list(dict.fromkeys(p.device for p in watched.parameters))
     if len(devices) > 1:
-        return SplitBackend(watched, histogram_every)
+        return SplitBackend(watched, histogram_every, state)
     if devices and devices[0].type != "cpu":
-        return DeviceBackend(watched, histogram_every)
-    return _cpu(watched, histogram_every)
+        return DeviceBackend(watched, histogram_every, state)
+    return FlatBackend(watched, histogram_every, state) if state else _cpu(watched, histogram_every)
 
 
 def _cpu(watched: Watched, histogram_every: int) -> Backend:
@@ -45,12 +49,15 @@ class SplitBackend:
     Args:
         watched: Tensors on any devices.
         histogram_every: See `layout.Turn`.
+        state: Where updates come from instead of a snapshot.
     """
 
     name = "split"
 
-    def __init__(self, watched: Watched, histogram_every: int = 1) -> None:
-        self._every = histogram_every
+    def __init__(
+        self, watched: Watched, histogram_every: int = 1, state: AdamState | None = None
+    ) -> None:
+        self._every, self._state = histogram_every, state
         self._setup(watched)
 
     def _setup(self, watched: Watched) -> None:
@@ -59,7 +66,7 @@ class SplitBackend:
         for i, p in enumerate(watched.parameters):
             self._places.setdefault(p.device, []).append(i)
         self._parts = {
-            device: choose_backend(watched.only(places), self._every)
+            device: choose_backend(watched.only(places), self._every, self._state)
             for device, places in self._places.items()
         }
 

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from flashback_core.schema import N_BINS
+from flashback_core.sketch.adam_state import AdamState
 from flashback_core.sketch.backend import PendingSums, ReadySums, Watched, dense
 from flashback_core.sketch.layout import BLOCK, Block, Piece, Turn, plan_blocks
 from flashback_core.sketch.sums import Floats, StepSums, empty_sums
@@ -35,12 +36,20 @@ class DeviceBackend:
     Args:
         watched: Tensors of one device.
         histogram_every: See `layout.Turn`.
+        state: Where updates come from instead of a snapshot.
         chunk: Entries of a chunk, a multiple of 8.
     """
 
     name = "device"
 
-    def __init__(self, watched: Watched, histogram_every: int = 1, chunk: int = CHUNK) -> None:
+    def __init__(
+        self,
+        watched: Watched,
+        histogram_every: int = 1,
+        state: AdamState | None = None,
+        chunk: int = CHUNK,
+    ) -> None:
+        self._state = state
         self._turn = Turn(histogram_every)
         self._chunk = chunk
         self._setup(watched)
@@ -52,7 +61,8 @@ class DeviceBackend:
         numels = [p.numel() for p in watched.parameters]
         kinds = [p.dtype for p in watched.parameters]
         self._blocks = plan_blocks(numels, watched.groups, kinds, self._chunk)
-        self._snapshots = [self._gather(b, self._weights()).clone() for b in self._blocks]
+        kept = self._blocks if self._state is None else []
+        self._snapshots = [self._gather(b, self._weights()).clone() for b in kept]
         self._signs = [
             torch.zeros(-(-b.size // 8), dtype=torch.uint8, device=self._device)
             for b in self._blocks
@@ -125,7 +135,7 @@ class DeviceBackend:
             if any(grads[p.tensor] is not None for p in block.pieces):
                 self._gradient_block(step, block, bits, grads, scale)
         weights = self._weights()
-        for block, snapshot in zip(self._blocks, self._snapshots, strict=True):
+        for block, snapshot in zip(self._blocks, self._snapshots, strict=False):
             step.changed += self._changed(block, snapshot, weights)
         step.flip_n = self._flip_counts(step.has_grad)
         self._known = [k or g for k, g in zip(self._known, step.has_grad, strict=True)]
@@ -224,10 +234,11 @@ class DeviceBackend:
     def updates(self) -> PendingSums:
         """Queue the sums of the update and the copy of all sums to the host."""
         step, weights = self._step, self._weights()
-        for block, snapshot in zip(self._blocks, self._snapshots, strict=True):
+        if self._state is not None:
+            self._state.begin()
+        for b, block in enumerate(self._blocks):
             now = self._gather(block, weights)
-            wide = torch.float64 if now.dtype == torch.float64 else torch.float32
-            update = (now.to(wide) - snapshot.to(wide)).to(torch.float32)
+            update = self._update(b, now)
             found = self._statistics(update)
             weights_found = self._statistics(now.to(torch.float32))
             low = _low_bits_zero(now)
@@ -237,10 +248,23 @@ class DeviceBackend:
                 for p in block.pieces
             ]
             step.update_histograms.append(_histogram(self._counted(update, block.pieces)))
-            snapshot.copy_(now)
         self._step = _Step(has_grad=[False] * len(weights))
         self._turn = self._turn.next()
         return self._fetch(step)
+
+    def _update(self, b: int, now: torch.Tensor) -> torch.Tensor:
+        """The update of a block as float32; the snapshot, where there is one, becomes `now`."""
+        if self._state is None:
+            snapshot = self._snapshots[b]
+            wide = torch.float64 if now.dtype == torch.float64 else torch.float32
+            update = (now.to(wide) - snapshot.to(wide)).to(torch.float32)
+            snapshot.copy_(now)
+            return update
+        update = torch.zeros(now.shape, dtype=torch.float32, device=now.device)
+        for p in self._blocks[b].pieces:
+            part = self._state.update(self._watched.parameters[p.tensor], p)
+            update[p.offset : p.offset + p.size] = part
+        return update
 
     def _fetch(self, step: _Step) -> PendingSums:
         scaled = torch._foreach_norm(step.parts, 2) if step.parts else []

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 
 from flashback_core.schema import N_BINS
+from flashback_core.sketch.adam_state import AdamState
 from flashback_core.sketch.backend import ReadySums, Watched, dense
 from flashback_core.sketch.layout import BLOCK, Block, Piece, Turn, plan_blocks
 from flashback_core.sketch.reference import magnitude_bins
@@ -41,12 +42,16 @@ class FlatBackend:
     Args:
         watched: Tensors on the CPU.
         histogram_every: See `layout.Turn`.
+        state: Where updates come from instead of a snapshot.
     """
 
     name = "flat"
 
-    def __init__(self, watched: Watched, histogram_every: int = 1) -> None:
+    def __init__(
+        self, watched: Watched, histogram_every: int = 1, state: AdamState | None = None
+    ) -> None:
         self._turn = Turn(histogram_every)
+        self._state = state
         self._work = np.empty(WORK, np.float32)
         self._work_t = torch.from_numpy(self._work)
         self._update = np.empty(WORK, np.float32)
@@ -65,7 +70,8 @@ class FlatBackend:
         kinds = [p.dtype for p in watched.parameters]
         self._blocks = plan_blocks(numels, watched.groups, kinds, WORK)
         self._targets = [_targets(block, self._views, self._work_t) for block in self._blocks]
-        self._snapshots = [self._snapshot(block) for block in self._blocks]
+        kept = self._blocks if self._state is None else []
+        self._snapshots = [self._snapshot(block) for block in kept]
         self._bits = [np.zeros(-(-block.size // 8), np.uint8) for block in self._blocks]
         self._known = [False] * len(numels)
         self._sums = empty_sums(watched.n_groups, len(numels))
@@ -107,7 +113,8 @@ class FlatBackend:
         self._views = [p.detach() for p in parameters]
         for b in range(len(self._blocks)):
             self._gradient_block(b, grads, scale)
-            self._changed_block(b)
+            if self._state is None:
+                self._changed_block(b)
         for i, grad in enumerate(grads):
             if grad is not None:
                 self._known[i] = True
@@ -230,6 +237,8 @@ class FlatBackend:
         """Read the weights after the step."""
         # views are taken anew: `parameter.data = …` gives a parameter other memory
         self._views = [p.detach() for p in self._watched.parameters]
+        if self._state is not None:
+            self._state.begin()
         for b in range(len(self._blocks)):
             self._update_block(b)
         self._turn = self._turn.next()
@@ -251,8 +260,12 @@ class FlatBackend:
         return now
 
     def _update_block(self, b: int) -> None:
-        block, snapshot = self._blocks[b], self._snapshots[b]
-        u, weights = self._difference(self._weights(b), snapshot, block.size)
+        block = self._blocks[b]
+        now = self._weights(b)
+        if self._state is None:
+            u, weights = self._difference(now, self._snapshots[b], block.size)
+        else:
+            u, weights = self._from_state(block, now, self._state)
         sums, group = self._sums, block.group
         real = sum(p.size for p in block.pieces)
         counted = self._counted(block.pieces, block.size)
@@ -263,7 +276,7 @@ class FlatBackend:
         sums.peaks[group, 1] = max(sums.peaks[group, 1], peak)
         sums.moments[group, 2] += _square_sum(_finite(u) if n_bad else u, peak)
         sums.moments[group, 3] += _weight_square_sum(weights, n_bad)
-        self._unmoved(block, u, weights, snapshot.dtype == torch.float32)
+        self._unmoved(block, u, weights, now.dtype == torch.float32)
 
     def _unmoved(self, block: Block, u: F32, weights: F32, narrow: bool) -> None:
         """Count entries that did not move, and float32 weights with nothing in their low bits."""
@@ -278,6 +291,15 @@ class FlatBackend:
             low = np.bitwise_and(weights.view(np.int32), 0xFFFF, out=self._magnitude[:n])
             padding = n - sum(p.size for p in block.pieces)
             counts[8] += n - int(np.count_nonzero(low)) - padding
+
+    def _from_state(self, block: Block, now: torch.Tensor, state: AdamState) -> tuple[F32, F32]:
+        """The update as the optimizer's state tells it, and the weights as float32."""
+        u = self._update[: block.size]
+        u[:] = 0.0
+        for p in block.pieces:
+            part = state.update(self._watched.parameters[p.tensor], p)
+            u[p.offset : p.offset + p.size] = part.numpy()
+        return u, now.to(torch.float32).numpy()
 
     def _difference(self, now: torch.Tensor, snapshot: torch.Tensor, n: int) -> tuple[F32, F32]:
         """``now - snapshot`` and ``now`` as float32; the snapshot becomes `now`."""

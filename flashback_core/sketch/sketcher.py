@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from flashback_core.sketch.adam_state import AdamState
 from flashback_core.sketch.backend import Backend, PendingSums, Watched
 from flashback_core.sketch.choose import choose_backend
 from flashback_core.sketch.parameters import stepped_parameters
@@ -27,6 +28,11 @@ class Sketcher:
         backend: Makes a backend for the watched tensors; None chooses by device and packages.
         histogram_every: Of so many units of entries the histograms count one per step, in turn
             (see `layout.Turn`); 1 counts all entries at every step.
+        update_from: ``"snapshot"`` (4 bytes a parameter) or ``"state"`` (Adam and AdamW, 0 bytes).
+
+    Raises:
+        ModelError: If updates cannot be worked out from this optimizer's state.
+        ValueError: If `update_from` or `histogram_every` is something else.
     """
 
     def __init__(
@@ -34,14 +40,22 @@ class Sketcher:
         optimizer: torch.optim.Optimizer,
         group_of: Callable[[torch.Tensor], int],
         n_groups: int,
-        backend: Callable[[Watched, int], Backend] | None = None,
+        backend: Callable[[Watched, int, AdamState | None], Backend] | None = None,
         histogram_every: int = 1,
+        update_from: str = "snapshot",
     ) -> None:
+        if update_from not in ("snapshot", "state"):
+            msg = f"update_from={update_from!r} is neither 'snapshot' nor 'state'"
+            raise ValueError(msg)
+        if histogram_every < 1:
+            msg = f"histogram_every={histogram_every}: expected 1 (every entry) or more"
+            raise ValueError(msg)
+        state = AdamState(optimizer) if update_from == "state" else None
         self._optimizer = optimizer
         self._group_of = group_of
         self._n_groups = n_groups
         self._watched = self._current()
-        self._backend = (backend or choose_backend)(self._watched, histogram_every)
+        self._backend = (backend or choose_backend)(self._watched, histogram_every, state)
 
     @property
     def backend(self) -> str:
