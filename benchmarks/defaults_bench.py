@@ -21,9 +21,8 @@ from benchmarks.workloads import clock, median, model, table
 def main(*, quick: bool = False) -> None:
     torch.set_num_threads(1)
     rounds = 60 if quick else 240
-    rows = []
-    for name in ("A",) if quick else ("A", "B"):
-        rows.append(measure(name, rounds if name == "A" else rounds // 4))
+    names = ("A",) if quick else ("A", "B")
+    rows = [measure(name, rounds if name == "A" else rounds // 4) for name in names]
     table(
         "Default recorder against the bare step, processor time",
         ["workload", "step ms", "paired %", "inside %", "backend", "goal %"],

@@ -107,20 +107,37 @@ def _norms(net: torch.nn.Module) -> None:
 PEERS = {"a loop with .item()": _naive, "norms only, as Lightning's grad_norm": _norms}
 
 
+GROWTH = (
+    (500_000, 50), (3_000_000, 50), (10_000_000, 50), (30_000_000, 50), (100_000_000, 50),
+    (2_500_000, 10), (2_500_000, 100), (2_500_000, 1000), (2_500_000, 2000),
+)  # fmt: skip
+
+
+def _read(parameters: list[torch.nn.Parameter]) -> None:
+    """One vectorised read of gradients and weights."""
+    for p in parameters:
+        assert p.grad is not None
+        torch.dot(p.grad, p.grad)
+        torch.dot(p.detach(), p.detach())
+
+
+def _sketch(backend: Backend) -> None:
+    backend.gradients(1.0)
+    backend.updates()
+
+
 def growth(rounds: int) -> None:
     """Cost against the number of parameters and of tensors."""
     rows = []
-    for n, tensors in ((500_000, 50), (3_000_000, 50), (10_000_000, 50), (30_000_000, 50),
-                       (2_500_000, 10), (2_500_000, 100), (2_500_000, 1000), (2_500_000, 2000)):  # fmt: skip
+    for n, tensors in GROWTH:
         parameters = [torch.nn.Parameter(torch.randn(n // tensors)) for _ in range(tensors)]
         for p in parameters:
             p.grad = torch.randn_like(p)
         backend = FusedBackend(Watched.of(parameters, [i % 8 for i in range(tensors)], 8))
         costs, floors = [], []
         for _ in range(rounds):
-            costs.append(_cost(lambda b=backend: (b.gradients(1.0), b.updates())))  # type: ignore[misc]
-            floors.append(_cost(lambda ps=parameters: [  # type: ignore[misc]
-                (torch.dot(p.grad, p.grad), torch.dot(p.detach(), p.detach())) for p in ps]))  # fmt: skip
+            costs.append(_cost(partial(_sketch, backend)))
+            floors.append(_cost(partial(_read, parameters)))
         cost, floor = median(costs), median(floors)
         rows.append([f"{n:,}", tensors, cost, 1e6 * cost / n, cost / floor])
     table(

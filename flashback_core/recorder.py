@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Recorder"]
 
-OnRow = Callable[[int, npt.NDArray[np.float64], Mapping[str, float]], object]
+OnRow = Callable[["Recorder", int, npt.NDArray[np.float64], Mapping[str, float]], object]
 
 _GIVEN_SCALARS = {"batch_id_mean", "batch_uniq_frac"}
 
@@ -64,7 +64,8 @@ class Recorder:
         log_every: Steps between two calls of the sinks' live metrics.
         run: Facts of the run to keep with it (plain JSON values).
         write_report: Whether closing detects and writes the report.
-        on_row: Called with step, values and exact fields of each row when it has been written.
+        on_row: Called with the recorder, step, values and exact fields of each row when it has
+            been written.
 
     Raises:
         ModelError: If the model has nothing to train, or an optimizer is not of this model.
@@ -124,6 +125,7 @@ class Recorder:
         if start_step is not None:
             self._index.resume_at(start_step)
         self._next_step = self._index.last_step + 1 if start_step is None else start_step
+        self._add_event({"event": "session", "step": self._next_step})
         if scaler is not None:
             self._hooks.append(ScalerHooks(scaler, self._before_scaler, self._after_scaler))
         self._ended = time.perf_counter()
@@ -432,7 +434,7 @@ class Recorder:
         self._sinks.step(step, values, self.schema)
         if self._on_row is not None and not self._guard.failed("on_row"):
             with self._guard("on_row"):
-                self._on_row(step, values, row.exact)
+                self._on_row(self, step, values, row.exact)
 
     def _report_weights(self, step: int, row: OpenRow) -> None:
         """Say which weights something else than the optimizer changed before `step`."""

@@ -32,13 +32,16 @@ class SinkSet:
 
     def __init__(self, sinks: Sequence[Sink], guard: Guard, every: int) -> None:
         self._sinks, self._guard, self._every = list(sinks), guard, max(int(every), 1)
+        names = [type(sink).__name__ for sink in self._sinks]
+        self._names = [
+            name if names.count(name) == 1 else f"{name} {i + 1}" for i, name in enumerate(names)
+        ]
         self._alerted: set[tuple[int, str]] = set()
 
     def _each(self, act: Callable[[Sink], Any]) -> None:
-        for sink in self._sinks:
-            part = type(sink).__name__
-            if not self._guard.failed(part):
-                with self._guard(part):
+        for name, sink in zip(self._names, self._sinks, strict=True):
+            if not self._guard.failed(name):
+                with self._guard(name):
                     act(sink)
 
     def step(self, step: int, values: npt.NDArray[np.float64], schema: SketchSchema) -> None:

@@ -28,6 +28,7 @@ class BatchWatch:
     def __init__(self) -> None:
         self._steps: dict[int, int] = {}
         self._bits = np.zeros(0, np.uint8)
+        self._distinct, self._largest = 0, -1
 
     def fields(self, step: int, ids: Ints | None, batch: Any) -> dict[str, float]:
         """Exact fields of the batch of `step`.
@@ -41,14 +42,16 @@ class BatchWatch:
         if ids is not None:
             out["batch_hash"] = xxhash.xxh3_64_intdigest(ids.tobytes())
             out["duplicates"] = ids.size - np.unique(ids).size
+            out["batch_size"] = ids.size
             out["ids_seen"] = self._see(ids)
+            out["ids_left"] = self._left()
         if batch is not None:
             content = fingerprint(batch)
             if content:
                 out["batch_hash"] = content
             out["labels"] = label_relation(batch)
-            if "duplicates" not in out:
-                out["duplicates"] = _duplicates(batch)
+            if ids is None:
+                out["batch_size"], out["duplicates"] = _rows(batch)
         if "batch_hash" in out:
             out["batch_seen"] = self._remember(int(out["batch_hash"]), step)
         return out
@@ -69,10 +72,18 @@ class BatchWatch:
             grown = np.zeros(min(2 * (high // 8 + 1), _LARGEST_ID // 8), np.uint8)
             grown[: len(self._bits)] = self._bits
             self._bits = grown
+        distinct = np.unique(ids)
+        place, bit = distinct >> 3, np.left_shift(1, distinct & 7).astype(np.uint8)
+        self._distinct += len(distinct) - int(np.count_nonzero(self._bits[place] & bit))
+        self._largest = max(self._largest, high)
         place, bit = ids >> 3, np.left_shift(1, ids & 7).astype(np.uint8)
         seen = int(np.count_nonzero(self._bits[place] & bit))
         np.bitwise_or.at(self._bits, place, bit)
         return seen
+
+    def _left(self) -> int:
+        """Ids up to the largest one that no batch has had; -1 where ids are not remembered."""
+        return self._largest + 1 - self._distinct if self._largest >= 0 else -1
 
 
 def _tensors(batch: Any) -> Iterator[torch.Tensor]:
@@ -149,12 +160,12 @@ def _agree(labels: torch.Tensor, inputs: torch.Tensor) -> bool:
     return bool(((labels == inputs) | (labels < 0)).all())
 
 
-def _duplicates(batch: Any) -> int:
-    """Samples of the first tensor that another sample of it repeats; -1 where there is none."""
+def _rows(batch: Any) -> tuple[int, int]:
+    """Rows of the first tensor, and how many of them another one repeats; -1 where unknown."""
     first = next(_tensors(batch), None)
     if first is None or first.device.type != "cpu" or first.ndim < 2 or not len(first):
-        return -1
+        return (-1 if first is None or first.ndim == 0 else len(first)), -1
     rows = first.detach().contiguous().reshape(len(first), -1)
     rows = rows.to(torch.uint8) if rows.dtype is torch.bool else rows
     bytes_ = rows.view(torch.uint8).numpy()
-    return len(first) - len({xxhash.xxh3_64_intdigest(row) for row in bytes_})
+    return len(first), len(first) - len({xxhash.xxh3_64_intdigest(row) for row in bytes_})

@@ -1,0 +1,156 @@
+"""Each invariant is reported where it was first broken, and habits of a run are not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flashback_core.detectors.declared import declared
+from flashback_core.detectors.invariants import invariant_findings
+from flashback_core.report.model import Finding
+from flashback_core.table import MemoryTable
+
+N, T0 = 100, 60
+
+
+def _find(events: list[dict[str, Any]] | None = None, **fields: Any) -> list[Finding]:
+    columns: dict[str, Any] = {"loss": np.linspace(3, 1, N), "lr": np.full(N, 1e-3)}
+    columns |= {"update_norm": np.full(N, 0.1)}
+    columns |= {f"hist_update:{i}": np.full(N, 1000) for i in range(16)}
+    columns |= {f"exact:{name}": np.asarray(values) for name, values in fields.items()}
+    table = MemoryTable(np.arange(N), columns, events=events or ())
+    return invariant_findings(table, declared(table))
+
+
+def _from(t0: int, value: int, before: int = 0, length: int = N) -> np.ndarray:
+    out = np.full(N, before)
+    out[t0 : t0 + length] = value
+    return out
+
+
+def _kinds(findings: list[Finding]) -> list[tuple[str, int, str]]:
+    return [(f.kind, f.step, f.severity) for f in findings]
+
+
+def test_nothing_known_nothing_said() -> None:
+    """A run without exact fields, and a clean run, break nothing."""
+    assert _find() == []
+    clean = {name: np.zeros(N, int) for name in ("outside", "duplicates", "lost_updates")}
+    assert _find(**clean, batch_seen=np.full(N, -1), labels=np.ones(N, int)) == []
+
+
+@pytest.mark.parametrize(
+    ("bit", "kind"), [(1, "weights_changed"), (2, "state_changed"), (4, "buffers_changed")]
+)
+def test_outside(bit: int, kind: str) -> None:
+    """One change from outside is certain, at its step, with the tensor's name."""
+    event = {"event": "outside", "step": T0, "what": {1: "weights", 2: "optimizer state",
+             4: "buffers"}[bit], "n_tensors": 1, "tensors": ["h.0.weight"]}  # fmt: skip
+    (finding,) = _find([event], outside=_from(T0, bit, length=1))
+    assert _kinds([finding]) == [(kind, T0, "bad")]
+    assert "h.0.weight" in finding.evidence[0]
+
+
+def test_outside_by_habit() -> None:
+    """Weights that are scaled outside the optimizer at every step are the run's own way."""
+    assert _find(outside=np.ones(N, int)) == []
+
+
+def test_outside_at_the_start_of_a_session() -> None:
+    """A checkpoint loaded after the recorder was made, or before a resume, is no fault."""
+    session = {"event": "session", "step": T0}
+    assert _find([session], outside=_from(T0, 3, length=1)) == []
+    assert _find(outside=_from(0, 3, length=1)) == []
+
+
+SETTINGS = {
+    "eps": ({"eps of group 0": [1e-8, 1e-3]}, ("config_changed", T0, "bad")),
+    "dropout": ({"p of 3": [0.1, 0.3]}, ("config_changed", T0, "bad")),
+    "eval": ({"training of net": [True, False]}, ("eval_mode", T0, "bad")),
+    "thaw": ({"requires_grad of a": [False, True]}, ("unfreeze", T0, "change")),
+}
+
+
+@pytest.mark.parametrize("case", SETTINGS)
+def test_settings(case: str) -> None:
+    """Hyper-parameters and eval mode are bad, a thawed parameter is a change."""
+    changed, expected = SETTINGS[case]
+    event = {"event": "config", "step": T0, "n_settings": 1, "changed": changed}
+    assert _kinds(_find([event], config_hash=_from(T0, 7, before=5))) == [expected]
+
+
+def test_declared_thawing_is_silent() -> None:
+    """An unfreezing that was declared is not even a change."""
+    events = [
+        {"event": "expect", "step": T0, "kind": "unfreeze"},
+        {"event": "config", "step": T0, "changed": {"requires_grad of a": [False, True]}},
+    ]
+    assert _find(events, config_hash=_from(T0, 7, before=5)) == []
+
+
+def _seen(lag: int, length: int) -> np.ndarray:
+    out = np.full(N, -1)
+    rows = np.arange(T0, min(T0 + length, N))
+    out[rows] = rows - lag
+    return out
+
+
+def test_repeated_batches() -> None:
+    """The same batch twice, and a stretch of old batches while others were never seen."""
+    assert _kinds(_find(batch_seen=_seen(1, 1))) == [("batch_repeated", T0, "bad")]
+    assert _kinds(_find(batch_seen=_seen(T0, 30))) == [("data_replay", T0, "bad")]
+    left = {"ids_left": np.full(N, 40)}
+    assert _kinds(_find(batch_seen=_seen(T0, 30), **left)) == [("data_replay", T0, "bad")]
+
+
+def test_an_epoch_that_repeats_is_only_noted() -> None:
+    """Once all samples were seen, or a new epoch began, the same order again is information."""
+    expected = [("no_reshuffle", T0, "info")]
+    assert _kinds(_find(batch_seen=_seen(T0, 30), ids_left=np.zeros(N, int))) == expected
+    assert _kinds(_find(batch_seen=_seen(T0, 30), epoch=_from(T0, 1))) == expected
+
+
+def test_repeats_by_habit() -> None:
+    """Full-batch training has one batch for ever; single chance repeats are no stretch."""
+    rows = np.arange(N)
+    assert _find(batch_seen=rows - 1) == []
+    assert _find(batch_seen=_seen(37, 1)) == []
+
+
+def test_duplicates_and_labels() -> None:
+    """Lasting duplicates after a clean stretch; labels that stop following the inputs at once."""
+    assert _kinds(_find(duplicates=_from(T0, 1))) == [("duplicate_samples", T0, "bad")]
+    assert _find(duplicates=_from(T0, 1, length=2)) == []
+    assert _find(duplicates=_from(5, 1)) == []
+    assert _kinds(_find(labels=_from(T0, 0, before=1))) == [("labels_misaligned", T0, "bad")]
+    assert _find(labels=np.zeros(N, int)) == []
+
+
+def test_updates_and_gradients_that_stop() -> None:
+    """Tensors that stop to move or to have a gradient, after a stretch in which they did."""
+    assert _kinds(_find(lost_updates=_from(T0, 2))) == [("update_lost", T0, "bad")]
+    assert _kinds(_find(zero_grads=_from(T0, 3, before=1))) == [("zero_gradient", T0, "bad")]
+    assert _kinds(_find(no_grads=_from(T0, 3))) == [("missing_gradient", T0, "bad")]
+    flicker = np.arange(N) % 5
+    assert _find(zero_grads=flicker) == []
+
+
+def test_nothing_moves_from_the_start() -> None:
+    """An optimizer that holds other parameters than the model's is seen from step 0 on."""
+    columns = {"update_norm": np.zeros(N), "lr": np.full(N, 1e-3)}
+    table = MemoryTable(np.arange(N), {**columns, "exact:lost_updates": np.full(N, 9)})
+    assert _kinds(invariant_findings(table, declared(table))) == [("update_lost", 0, "bad")]
+
+
+def test_precision_lost() -> None:
+    """Weights whose low 16 bits are gone from one step on."""
+    assert _kinds(_find(low16=_from(T0, 16_000, before=3))) == [("precision_lost", T0, "bad")]
+    assert _find(low16=np.full(N, 16_000)) == []
+
+
+def test_skipped_steps_lose_no_update() -> None:
+    """A step that the scaler skipped moves nothing, and that is no fault."""
+    skipped = _from(T0, 1, length=4)
+    assert _find(lost_updates=_from(T0, 9, length=4), step_skipped=skipped) == []
