@@ -5,7 +5,8 @@ attention are split by depth into ``stem, body_1 … body_4, norm, head, other``
 eight groups, so that a sketch has 128 metrics. Rules see names, shapes and the class of the
 module that owns the parameter; no torch is needed here.
 
-Names are known of nanoGPT, Hugging Face Llama, GPT-2, BERT, T5 and ViT, timm and torchvision models.
+Names are known of nanoGPT, Hugging Face Llama, GPT-2, BERT, T5 and ViT, timm and torchvision
+models.
 """
 
 from __future__ import annotations
@@ -151,7 +152,8 @@ _ROLES = {
         r"qa_outputs", r"output_projection", r"unembed\w*",
     ),
     "embed": _words(
-        r"wte", r"wpe", r"\w*embed\w*", r"tok", r"pos", r"\w*(?:cls|mask|dist|register|class)_token\w*",
+        r"wte", r"wpe", r"\w*embed\w*", r"tok", r"pos",
+        r"\w*(?:cls|mask|dist|register|class)_token\w*",
         r"shared", r"conv_proj",
     ),
 }  # fmt: skip

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from flashback_core.recorder import Recorder
 
-__all__ = ["MlflowSink", "autolog", "detect_run", "record"]
+__all__ = ["MlflowSink", "attach_report", "autolog", "detect_run", "record"]
 
 Notify = Callable[[Finding], object]
 
@@ -120,6 +120,24 @@ def detect_run(
             sink.attach(report, report.write(folder))
     sink.close()
     return report
+
+
+def attach_report(report: DetectionReport, run_id: str, tracking_uri: str | None = None) -> None:
+    """Put a report, its tags and its note on a run, be the run finished or not.
+
+    Args:
+        report: The report, from whatever source.
+        run_id: The MLflow run.
+        tracking_uri: Where it lies; the default is MLflow's own setting.
+
+    Raises:
+        SourceError: If there is no such run.
+        FlashbackError: If MLflow's store cannot be used.
+    """
+    sink = MlflowSink(client(tracking_uri), run_id)
+    with TemporaryDirectory(prefix="flashback-") as folder:
+        sink.attach(report, report.write(folder))
+    sink.close()
 
 
 def autolog(disable: bool = False, silent: bool = False) -> None:
