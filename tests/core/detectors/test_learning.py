@@ -1,0 +1,76 @@
+"""Does the loss learn, and does it keep what it learnt?"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from flashback_core.detectors.learning import learning_findings
+from flashback_core.report.model import Finding
+from flashback_core.table import MemoryTable
+
+Floats = npt.NDArray[np.float64]
+T = np.arange(400, dtype=np.float64)
+NOISE = np.random.default_rng(2).standard_normal(400)
+
+
+def found(loss: Floats, every: int = 1) -> list[Finding]:
+    """Findings on a loss logged at each `every`-th step."""
+    return learning_findings(MemoryTable(every * np.arange(len(loss)), {"loss": loss}))
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.02, 0.3])
+def test_learning_is_healthy(noise: float) -> None:
+    """A loss that falls, fast or slowly, smooth or noisy, is no finding."""
+    for scale in (20, 400):
+        assert found(1.5 + 2 * np.exp(-T / scale) + noise * NOISE) == []
+
+
+def test_noisy_plateaus_are_healthy() -> None:
+    """A noisy loss that goes nowhere, as in a run resumed late, is no finding."""
+    assert found(1.8 + 0.2 * NOISE) == []
+
+
+@pytest.mark.parametrize("loss", [np.full(400, 0.6931), 2.3 + 0.002 * T + 0.01 * NOISE])
+def test_never_learns(loss: Floats) -> None:
+    """A constant or rising loss is bad from the first logged step."""
+    (finding,) = found(loss)
+    assert (finding.step, finding.kind, finding.severity) == (0, "never_learns", "bad")
+
+
+def test_too_early_to_say() -> None:
+    """A hundred single steps, or twenty of a sparse log, are needed to say so."""
+    flat = np.full(30, 0.6931)
+    assert found(flat) == []
+    assert found(flat, every=100)[0].kind == "never_learns"
+    assert found(flat[:8], every=100) == []
+
+
+def test_slow_divergence_is_dated_to_its_beginning() -> None:
+    """A loss that gives back half of its gain over hundreds of steps began where it turned."""
+    loss = 1.5 + 2 * np.exp(-T / 40) + 0.02 * NOISE
+    loss[200:] += 0.01 * (T[200:] - 200)
+    (finding,) = found(loss)
+    assert finding.kind == "divergence"
+    assert finding.interval[0] <= 205
+    assert 195 <= finding.step <= 225
+
+
+def test_overshoot_at_the_start_is_healthy() -> None:
+    """A first transient, before anything was learnt, is none."""
+    loss = 3 + 4 * np.exp(-T / 30) + 25 * np.exp(-(((T - 8) / 4) ** 2)) + 0.02 * NOISE
+    assert found(loss) == []
+
+
+def test_a_spike_that_passes_is_no_divergence() -> None:
+    """A few high losses are a matter of the other tests."""
+    loss = 1.5 + 2 * np.exp(-T / 40) + 0.02 * NOISE
+    loss[250:253] += 3
+    assert found(loss) == []
+
+
+def test_without_a_loss() -> None:
+    """No loss, or NaN only, is nothing to go by."""
+    assert learning_findings(MemoryTable([0, 1], {"lr": [1.0, 1.0]})) == []
+    assert found(np.full(50, np.nan)) == []
