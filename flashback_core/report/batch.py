@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flashback_core.report.text import number
 from flashback_core.table import StepTable
 
 __all__ = ["Batch", "batch_at"]
@@ -24,7 +23,6 @@ class Batch:
     epoch: int | None
     index: int | None
     fingerprint: str | None
-    id_mean: float | None
     distinct: float | None
     seen_at: tuple[int, ...] = ()
 
@@ -49,9 +47,8 @@ class Batch:
             ("Epoch", None if self.epoch is None else f"{self.epoch:,}"),
             ("Batch of the epoch", None if self.index is None else f"{self.index:,}"),
             ("Fingerprint", self.fingerprint),
-            ("Mean sample id", None if self.id_mean is None else number(self.id_mean, 8)),
             ("Distinct samples", distinct),
-            ("Same batch also at step", seen or ("none" if self.fingerprint else None)),
+            ("Other steps with this batch", seen or ("none" if self.fingerprint else None)),
         )
         return tuple((label, value) for label, value in found if value is not None)
 
@@ -68,7 +65,6 @@ def batch_at(table: StepTable, step: int) -> Batch | None:
         epoch=_integer(table, "exact:epoch", row),
         index=_integer(table, "exact:batch_index", row),
         fingerprint=None if digest is None else f"{digest:016x}",
-        id_mean=_float(table, "batch_id_mean", row),
         distinct=_float(table, "batch_uniq_frac", row),
         seen_at=() if digest is None else _seen(table, digest, row),
     )

@@ -25,7 +25,7 @@ def test_a_batch_that_came_before(make_run) -> None:
     batch = batch_at(table, 260)
     assert batch is not None
     assert batch.seen_at == (77,)
-    assert ("Same batch also at step", "77") in batch.rows
+    assert ("Other steps with this batch", "77") in batch.rows
 
 
 def test_nothing_known() -> None:
