@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from flashback_core.errors import SourceError
 from flashback_core.table import StepTable
@@ -37,11 +39,15 @@ def first_difference(a: StepTable, b: StepTable, *, rtol: float = 0.0) -> Partin
     Args:
         a: One run.
         b: The other.
-        rtol: Relative difference that counts as equal; 0 compares bit for bit (NaN equals NaN).
+        rtol: Relative difference that counts as equal; 0 asks for equal values (NaN equals NaN).
 
     Raises:
         SourceError: If the runs have no metric or no step in common.
+        ValueError: If `rtol` is negative or NaN.
     """
+    if not rtol >= 0:
+        msg = f"rtol {rtol} is negative or NaN; expected 0 (equal) or a relative difference"
+        raise ValueError(msg)
     names = [n for n in a.names if n in b.names and n not in _TIMES]
     common, rows_a, rows_b = np.intersect1d(a.steps, b.steps, return_indices=True)
     if not names or not len(common):
@@ -52,23 +58,25 @@ def first_difference(a: StepTable, b: StepTable, *, rtol: float = 0.0) -> Partin
         raise SourceError(msg)
     first = len(common)
     for name in names:
-        x, y = a[name][rows_a[:first]], b[name][rows_b[:first]]
-        same = np.isclose(x, y, rtol=rtol, atol=0.0, equal_nan=True)
-        if not same.all():
-            first = int(np.argmin(same)) + 1
-    if first == len(common) and _equal_at(a, b, names, rows_a[-1], rows_b[-1], rtol):
-        return Parting(step=None, metrics=(), n_common=len(common), n_metrics=len(names))
-    i, j = rows_a[first - 1], rows_b[first - 1]
-    differ = tuple(
-        (n, float(a[n][i]), float(b[n][j])) for n in names if not _close(a[n][i], b[n][j], rtol)
+        same = _equal(a[name][rows_a[:first]], b[name][rows_b[:first]], rtol)
+        first = first if same.all() else int(np.argmin(same))
+    counts = {"n_common": len(common), "n_metrics": len(names)}
+    if first == len(common):
+        return Parting(step=None, metrics=(), **counts)
+    step = int(common[first])
+    return Parting(step=step, metrics=_differing(a, b, names, step, rtol), **counts)
+
+
+def _differing(
+    a: StepTable, b: StepTable, names: list[str], step: int, rtol: float
+) -> tuple[tuple[str, float, float], ...]:
+    x, y = a.between(step, step), b.between(step, step)
+    return tuple(
+        (n, float(x[n][0]), float(y[n][0])) for n in names if not _equal(x[n], y[n], rtol)[0]
     )
-    step = int(common[first - 1])
-    return Parting(step=step, metrics=differ, n_common=len(common), n_metrics=len(names))
 
 
-def _close(x: float, y: float, rtol: float) -> bool:
-    return bool(np.isclose(x, y, rtol=rtol, atol=0.0, equal_nan=True))
-
-
-def _equal_at(a: StepTable, b: StepTable, names: list[str], i: int, j: int, rtol: float) -> bool:
-    return all(_close(a[n][i], b[n][j], rtol) for n in names)
+def _equal(x: npt.NDArray[Any], y: npt.NDArray[Any], rtol: float) -> npt.NDArray[np.bool_]:
+    if rtol:
+        return np.asarray(np.isclose(x, y, rtol=rtol, atol=0.0, equal_nan=True))
+    return np.asarray((x == y) | (np.isnan(x) & np.isnan(y)))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -15,8 +15,17 @@ import torch
 
 from flashback_core.groups import GroupRule, group_parameters
 from flashback_core.index import StepSketchIndex
+from flashback_core.index.remote import share
 from flashback_core.optimizer_hooks import OptimizerHooks
-from flashback_core.rows import Logged, OpenRow, batch_ids_array, batch_scalars
+from flashback_core.row_writer import RowWriter
+from flashback_core.rows import (
+    Logged,
+    OpenRow,
+    batch_ids_array,
+    batch_scalars,
+    exact_fields,
+    one_number,
+)
 from flashback_core.run_files import FolderFiles
 from flashback_core.scaler_hooks import ScalerHooks
 from flashback_core.schema import SketchSchema
@@ -27,7 +36,7 @@ from flashback_core.sketch.sketcher import Sketcher
 from flashback_core.start import open_index, run_facts
 from flashback_core.warn import Guard, disabled
 from flashback_core.watch.batch import BatchWatch
-from flashback_core.watch.run import RunWatch, weights_event
+from flashback_core.watch.run import RunWatch
 
 if TYPE_CHECKING:
     from flashback_core.report.model import DetectionReport, Finding
@@ -98,34 +107,34 @@ class Recorder:
         self.report: DetectionReport | None = None
         self._guard = Guard()
         self._open: OpenRow | None = None
-        self._pending: deque[tuple[int, OpenRow]] = deque()
         self._early: Logged | None = None
         self._mode: str | None = None
         self._seen: int | None = None  # optimizer whose gradients were read for the coming step
         self._standing: dict[str, float] = {}  # exact fields of every row
         self._standing_scalars: dict[str, float] = {}
         self._watched: dict[str, float] = {}  # exact fields of the step that is being made
-        self._n_weight_events = 0
         self._ended = time.perf_counter()
         self._next_step = 0
         self._lr = float("nan")
         self._scale = 1.0
         self._is_stepped = False  # whether the optimizer stepped inside the scaler's step
-        self._write_report, self._on_row = write_report, on_row
+        self._write_report = write_report
+        self._url: str | None = None
         self._hooks: list[OptimizerHooks | ScalerHooks] = []
-        self._index: StepSketchIndex | None = None
         self._closed = disabled()
         self._sinks = SinkSet((), self._guard, log_every)
         if self._closed:
             return
         self._sinks = SinkSet(sinks, self._guard, log_every)
         self._has_scaler = scaler is not None and scaler.is_enabled()
-        self._setup(model, optimizer, groups, run, (histogram_every, update_from))
-        assert self._index is not None  # _setup opens it or raises
+        index = self._setup(model, optimizer, groups, run, (histogram_every, update_from))
         if start_step is not None:
-            self._index.resume_at(start_step)
-        self._next_step = self._index.last_step + 1 if start_step is None else start_step
-        self._add_event({"event": "session", "step": self._next_step})
+            index.resume_at(start_step)
+        self._next_step = index.last_step + 1 if start_step is None else start_step
+        told = None if on_row is None else partial(on_row, self)
+        self._rows = RowWriter(index, self.schema, self._sinks, self._guard, self._name_of, told)
+        self._rows.add_event({"event": "groups", "groups": self._group_table})
+        self._rows.add_event({"event": "session", "step": self._next_step})
         if scaler is not None:
             self._hooks.append(ScalerHooks(scaler, self._before_scaler, self._after_scaler))
         self._ended = time.perf_counter()
@@ -137,7 +146,7 @@ class Recorder:
         groups: GroupRule | Mapping[str, str] | None,
         run: Mapping[str, Any] | None,
         settings: tuple[int, str],
-    ) -> None:
+    ) -> StepSketchIndex:
         given = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
         self._optimizers = [innermost_optimizer(o) for o in given]
         named = named_parameters(model)
@@ -166,15 +175,14 @@ class Recorder:
         facts = run_facts(model, self._optimizers, named, self._sketchers[0].backend) | dict(
             run or {}
         )
-        self._index = open_index(self.dir, self.schema, facts, self._guard)
-        self.dir = self._index.path.parent
-        with self._guard("the table of groups"):
-            table = grouping.table(named.infos)
-            self._index.add_event({"event": "groups", "groups": table})
+        index = open_index(self.dir, self.schema, facts, self._guard)
+        self.dir, self._url = index.path.parent, index.url
+        self._group_table = grouping.table(named.infos)
         self._hooks = [
             OptimizerHooks(o, lambda i=i: self._before(i), lambda i=i: self._after(i))  # type: ignore[misc]
             for i, o in enumerate(self._optimizers)
         ]
+        return index
 
     # -- what the loop calls -----------------------------------------------------------------
 
@@ -214,9 +222,11 @@ class Recorder:
     def _logged(
         self, loss: Any, batch_ids: Any, exact: Mapping[str, float], batch: Any = None
     ) -> Logged:
-        if isinstance(loss, torch.Tensor):
-            loss = loss.detach()
-        logged = Logged(loss=loss, exact=dict(exact))
+        logged = Logged()
+        with self._guard("the loss that was logged", keep=True):
+            logged.loss = one_number(loss)
+        with self._guard("the exact fields that were logged", keep=True):
+            logged.exact = exact_fields(exact)
         if batch_ids is not None or batch is not None:
             with self._guard("the batch", keep=True):
                 ids = None if batch_ids is None else batch_ids_array(batch_ids)
@@ -276,10 +286,8 @@ class Recorder:
             kind: ``lr_milestone``, ``data``, ``accumulation``, ``batch_size``, ``freeze``,
                 ``unfreeze``, ``weight_decay`` or any other word.
         """
-        if self._closed or self._index is None:
-            return
-        with self._guard("expect", keep=True):
-            self._index.add_event({"event": "expect", "step": int(step), "kind": str(kind)})
+        if not self._closed:
+            self._rows.add_event({"event": "expect", "step": int(step), "kind": str(kind)})
 
     def observe_gradients(self, *, scale: float = 1.0, optimizer: int = 0) -> None:
         """Read the gradients now, e.g. before your own clipping, instead of at the step.
@@ -294,6 +302,11 @@ class Recorder:
             self._finish_row()
             self._sketchers[optimizer].gradients(scale)
             self._seen = optimizer
+
+    def add_event(self, event: Mapping[str, Any]) -> None:
+        """Keep something that happened beside the steps, e.g. ``{"event": "note", "step": 9}``."""
+        if not self._closed:
+            self._rows.add_event(event)
 
     def alert(self, finding: Finding) -> None:
         """Tell the sinks of a finding while the run goes on; each is told once."""
@@ -324,12 +337,7 @@ class Recorder:
         with self._guard("the exact watches"):
             self._watched, events = self._watch.start(i, self._next_step)
             for event in events:
-                self._add_event(event)
-
-    def _add_event(self, event: dict[str, Any]) -> None:
-        assert self._index is not None  # hooks run only while it is open
-        with self._guard("events", keep=True):
-            self._index.add_event(event)
+                self._rows.add_event(event)
 
     def _after(self, i: int) -> None:
         if self._closed or self._guard.failed("the sketch"):
@@ -409,42 +417,8 @@ class Recorder:
 
     def _close_row(self, row: OpenRow) -> None:
         self._open = None
-        self._pending.append((self._next_step, row))
         self._next_step += 1
-        self._write_ready()
-
-    def _write_ready(self, *, wait: bool = False) -> None:
-        while self._pending and (wait or self._pending[0][1].ready()):
-            step, row = self._pending.popleft()
-            self._write(step, row)
-
-    def _write(self, step: int, row: OpenRow) -> None:
-        values = row.values(self.schema)
-        with self._guard("the exact watches"):
-            row.seal()
-            self._report_weights(step, row)
-        assert self._index is not None  # rows exist only while it is open
-        try:
-            self._index.append(step, values, row.exact)
-        except OSError as error:
-            self._guard.warn(
-                "the disk", f"step {step} could not be written to {self._index.path} ({error}); "
-                "free some space. The training goes on, recording is tried again at each step "
-                "and the index will state the gap")  # fmt: skip
-        self._sinks.step(step, values, self.schema)
-        if self._on_row is not None and not self._guard.failed("on_row"):
-            with self._guard("on_row"):
-                self._on_row(self, step, values, row.exact)
-
-    def _report_weights(self, step: int, row: OpenRow) -> None:
-        """Say which weights something else than the optimizer changed before `step`."""
-        if row.sums is None or not int(row.exact.get("outside", 0)) & 1:
-            return
-        names = [self._name_of(p) for p in row.parameters]
-        event = weights_event(step, row.sums.result(), names)
-        if event is not None and self._n_weight_events < 200:
-            self._n_weight_events += 1
-            self._add_event(event)
+        self._rows.put(self._next_step - 1, row)
 
     # -- the end -----------------------------------------------------------------------------
 
@@ -467,9 +441,7 @@ class Recorder:
             hooks.remove()
         with self._guard("recording"):
             self._last_rows()
-        with self._guard("sealing the index"):
-            assert self._index is not None  # it was opened by __init__
-            self._index.close()
+        self._rows.close()
         if self._write_report:
             with self._guard("the report"):
                 self._detect()
@@ -482,7 +454,6 @@ class Recorder:
             row = self._skipped_row()
             row.add(self._early)
             self._close_row(row)
-        self._write_ready(wait=True)
 
     def _detect(self) -> None:
         from flashback_core.detection import detect
@@ -494,6 +465,9 @@ class Recorder:
             paths = self.report.write(self.dir)
         if paths:
             (self.dir / "index.parquet").unlink(missing_ok=True)  # of an earlier part of the run
+        if paths and self._url is not None:
+            with self._guard("uploading the report", keep=True):
+                share(self._url, paths.values())
         self._sinks.report(self.report, FolderFiles(self.dir, index, paths))
 
     def __enter__(self) -> Self:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -10,14 +11,18 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from flashback_core.schema import SketchSchema
+from flashback_core.schema import EXACT_FIELDS, SketchSchema
 from flashback_core.sketch.sums import metric_values
 from flashback_core.watch.run import sums_fields
 
 if TYPE_CHECKING:
     from flashback_core.sketch.backend import PendingSums
 
-__all__ = ["Logged", "OpenRow", "batch_ids_array", "batch_scalars"]
+__all__ = [
+    "Logged", "OpenRow", "batch_ids_array", "batch_scalars", "exact_fields", "one_number",
+]  # fmt: skip
+
+_EXACT = {f.name: f.dtype for f in EXACT_FIELDS}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -104,3 +109,37 @@ def batch_scalars(ids: npt.NDArray[np.int64]) -> dict[str, float]:
         "batch_id_mean": float(ids.mean()),
         "batch_uniq_frac": np.unique(ids).size / ids.size,
     }
+
+
+def one_number(loss: Any) -> Any:
+    """A loss as it is kept until its row is written: a number, or a tensor of one element.
+
+    Raises:
+        ValueError: If it is something else.
+    """
+    if isinstance(loss, torch.Tensor):
+        if loss.numel() != 1:
+            msg = f"loss has shape {tuple(loss.shape)}; expected one number, e.g. loss.mean()"
+            raise ValueError(msg)
+        return loss.detach().reshape(())
+    return None if loss is None else float(loss)
+
+
+def exact_fields(given: Mapping[str, Any]) -> dict[str, float]:
+    """Exact fields that a loop gave, checked.
+
+    Raises:
+        ValueError: If a name is none of `schema.EXACT_FIELDS`, or a whole number is none.
+    """
+    out: dict[str, float] = {}
+    for name, value in given.items():
+        if name not in _EXACT:
+            close = ", ".join(difflib.get_close_matches(name, _EXACT, n=2)) or ", ".join(_EXACT)
+            msg = f"{name!r} is no exact field; expected one of: {close}"
+            raise ValueError(msg)
+        number = value if isinstance(value, (int, float)) else value.item()
+        if _EXACT[name] != "f8" and number != int(number):
+            msg = f"{name}={value!r}; expected a whole number"
+            raise ValueError(msg)
+        out[name] = number if _EXACT[name] == "f8" else int(number)
+    return out

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from flashback_core.errors import SourceError
 from flashback_core.index.index import StepSketchIndex
-from flashback_core.index.parts import is_index
+from flashback_core.index.parts import is_index, is_name
+from flashback_core.index.remote import RemoteFolder, join_url, url_of
 from flashback_core.table import StepTable
 
 __all__ = ["open_run"]
@@ -17,11 +21,12 @@ _EXPECTED = (
 )
 
 
-def open_run(source: str | Path | StepTable, *, run_id: str | None = None) -> StepTable:
+def open_run(source: str | os.PathLike[str] | StepTable, *, run_id: str | None = None) -> StepTable:
     """Open a run for reading.
 
     Args:
-        source: A run folder, an index folder, an export, or an open table.
+        source: A run folder, an index folder, an export, the URL of one of these (``s3://…``), or
+            an open table.
         run_id: Which run of a file that holds several.
 
     Raises:
@@ -30,13 +35,17 @@ def open_run(source: str | Path | StepTable, *, run_id: str | None = None) -> St
     """
     if isinstance(source, StepTable):
         return source
+    if not isinstance(source, (str, os.PathLike)):
+        msg = f"a {type(source).__name__} is no run; {_EXPECTED}, or an open index"
+        raise SourceError(msg)
+    url = url_of(source)
+    if url is not None:
+        return _open_url(url, run_id)
     path = Path(source)
     if not path.exists():
         msg = f"{path} does not exist; {_EXPECTED}"
         raise SourceError(msg)
-    if path.is_dir():
-        return _open_folder(path)
-    return _open_file(path, run_id)
+    return _open_folder(path) if path.is_dir() else _reader(str(path))(path, run_id, str(path))
 
 
 def _open_folder(path: Path) -> StepTable:
@@ -47,15 +56,35 @@ def _open_folder(path: Path) -> StepTable:
     raise SourceError(msg)
 
 
-def _open_file(path: Path, run_id: str | None) -> StepTable:
-    suffix = path.suffix.lower()
+def _reader(name: str) -> Callable[[Path, str | None, str | None], StepTable]:
+    suffix = Path(name).suffix.lower()
     if suffix == ".parquet":
         from flashback_core.readers.parquet import read_parquet
 
-        return read_parquet(path, run_id)
+        return read_parquet
     if suffix == ".csv":
         from flashback_core.readers.csv import read_csv
 
-        return read_csv(path, run_id)
-    msg = f"{path} is a file of another kind; {_EXPECTED}"
+        return read_csv
+    msg = f"{name} is a file of another kind; {_EXPECTED}"
     raise SourceError(msg)
+
+
+def _open_url(url: str, run_id: str | None) -> StepTable:
+    place = url.partition("?")[0]
+    if Path(place).suffix.lower() in (".parquet", ".csv"):
+        return _open_remote_file(url, run_id)
+    for folder in (url, join_url(url, "sketch")):
+        if any(map(is_name, RemoteFolder(folder).sizes())):
+            return StepSketchIndex(folder)
+    msg = f"{url} holds no sealed segment of an index; {_EXPECTED}"
+    raise SourceError(msg)
+
+
+def _open_remote_file(url: str, run_id: str | None) -> StepTable:
+    place, mark, query = url.partition("?")
+    parent, _, name = place.rpartition("/")
+    with tempfile.TemporaryDirectory(prefix="flashback-") as folder:
+        copy = Path(folder) / name
+        RemoteFolder(parent + mark + query).download(name, copy)
+        return _reader(name)(copy, run_id, url)

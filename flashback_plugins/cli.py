@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ __all__ = ["main"]
 
 _BAD_INPUT = 2
 _EXIT_CODES = {"healthy": 0, "bad": 1, "not_enough_data": 3}
-_SOURCE = "a run folder, its index, or an export (.parquet, .csv)"
+_SOURCE = "a run folder, its index, an export (.parquet, .csv), or the URL of one"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -29,7 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(arguments.run(arguments))
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:
+    except BrokenPipeError:  # `flashback … | head`: nobody reads on
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
         if not _is_ours(error):
@@ -104,7 +106,7 @@ def _add_detect(commands: Any) -> None:
 def _detect(arguments: argparse.Namespace) -> int:
     report = _report_of(arguments)
     if arguments.html:
-        Path(arguments.html).write_text(report.to_html(), encoding="utf-8", errors="replace")
+        _write_page(report, Path(arguments.html))
     if arguments.attach:
         _attach(report, arguments.run_id)
     if arguments.json:
@@ -116,6 +118,15 @@ def _detect(arguments: argparse.Namespace) -> int:
         if arguments.html:
             print(f"Page: {arguments.html}")
     return _EXIT_CODES[report.status] if arguments.exit_code else 0
+
+
+def _write_page(report: DetectionReport, path: Path) -> None:
+    from flashback_core.errors import SourceError
+
+    if not path.parent.is_dir():
+        msg = f"cannot write {path}: the folder {path.parent} does not exist; make it first"
+        raise SourceError(msg)
+    path.write_text(report.to_html(), encoding="utf-8", errors="replace")
 
 
 def _report_of(arguments: argparse.Namespace) -> DetectionReport:
@@ -140,9 +151,18 @@ def _attach(report: DetectionReport, run_id: str | None) -> None:
     if run_id is None:
         msg = "--attach needs --run-id: the id of the MLflow run that gets the report"
         raise SourceError(msg)
-    from flashback_plugins.mlflow import attach_report
+    import tempfile
 
-    attach_report(report, run_id)
+    from flashback_core.export import export_parquet
+    from flashback_plugins._mlflow_store import client
+    from flashback_plugins.mlflow import MlflowSink
+
+    assert report.table is not None  # `detect` attaches it
+    sink = MlflowSink(client(None), run_id)
+    with tempfile.TemporaryDirectory(prefix="flashback-") as folder:
+        index = export_parquet(report.table, Path(folder) / "index.parquet")
+        sink.attach(report, report.write(Path(folder)), index)
+    sink.close()
 
 
 # -- show --------------------------------------------------------------------------------------
@@ -205,7 +225,7 @@ def _open_page(table: StepTable) -> int:
     from flashback_core.detection import detect
 
     path = Path(tempfile.mkdtemp(prefix="flashback-")) / "report.html"
-    path.write_text(detect(table).to_html(), encoding="utf-8", errors="replace")
+    _write_page(detect(table), path)
     webbrowser.open(path.as_uri())
     print(f"Page: {path}")
     return 0
@@ -226,14 +246,15 @@ def _add_export(commands: Any) -> None:
     p = _command(commands, "export", _export, "write a run as one Parquet or CSV file")
     p.add_argument("source", help=_SOURCE)
     p.add_argument("out", help="the file to write; .parquet or .csv")
-    p.add_argument("--run-id", metavar="ID", help="value of the column run_id")
+    p.add_argument("--run-id", metavar="ID", help="which run of a file that holds several; of a "
+                   "folder, the value of the column run_id")  # fmt: skip
 
 
 def _export(arguments: argparse.Namespace) -> int:
     from flashback_core.export import export_table
     from flashback_core.source import open_run
 
-    table = open_run(arguments.source)
+    table = open_run(arguments.source, run_id=arguments.run_id)
     path = export_table(table, arguments.out, run_id=arguments.run_id)
     print(f"{path}: {len(table)} steps, {len(table.names)} metrics")
     return 0
@@ -243,9 +264,20 @@ def _add_diff(commands: Any) -> None:
     p = _command(commands, "diff", _diff, "find the first step at which two runs part")
     p.add_argument("run_a", help=_SOURCE)
     p.add_argument("run_b", help="the other run")
-    p.add_argument("--rtol", type=float, default=0.0, metavar="R",
+    p.add_argument("--rtol", type=_tolerance, default=0.0, metavar="R",
                    help="relative difference that counts as equal (0: bit for bit)")  # fmt: skip
     p.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+
+
+def _tolerance(text: str) -> float:
+    value = float(text)
+    if not value >= 0:
+        msg = f"{text} is negative or NaN; expected 0 or a relative difference"
+        raise argparse.ArgumentTypeError(msg)
+    return value
+
+
+_tolerance.__name__ = "number"  # argparse says: invalid number value
 
 
 def _diff(arguments: argparse.Namespace) -> int:
@@ -292,13 +324,13 @@ def _scan(arguments: argparse.Namespace) -> int:
         try:
             report = detect(source).to_dict()
             keys = ("status", "first_bad_step", "confidence", "kind", "n_steps")
-            rows.append({"source": source} | {key: report[key] for key in keys})
+            rows.append({"source": source} | {key: report.get(key) for key in keys})
         except (FlashbackError, OSError) as error:
             rows.append({"source": source, "status": "unreadable", "why": str(error)})
         if not arguments.json:
             print(_scan_line(rows[-1]), flush=True)
     if arguments.json:
-        print(json.dumps({"runs": rows}, allow_nan=False))
+        print(json.dumps(_strict({"runs": rows}), allow_nan=False))
     return _BAD_INPUT if all(r["status"] == "unreadable" for r in rows) else 0
 
 

@@ -15,7 +15,7 @@ TRACKERS = {"lightning", "pytorch_lightning", "wandb", "mlflow", "transformers",
             "flashback_plugins"}  # fmt: skip
 NEEDS_TORCH = ("sketch", "recorder", "rewind", "faults", "forensics", "start", "optimizer_hooks",
                "replicas", "digests", "watch", "testing",
-               "scaler_hooks", "rows")  # fmt: skip
+               "scaler_hooks", "row")  # fmt: skip
 
 
 def sources(folder: str) -> list[Path]:

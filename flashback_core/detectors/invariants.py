@@ -38,7 +38,10 @@ _OUTSIDE = (
 
 def invariant_findings(table: StepTable, events: Declared) -> list[Finding]:
     """Every invariant of `table` that was broken, at the step where it first was."""
-    rules = (_outside, _settings, _repeats, _duplicates, _labels, _updates, _gradients, _precision)
+    rules = (
+        _told, _outside, _settings, _repeats, _duplicates, _labels, _updates, _gradients,
+        _precision,
+    )  # fmt: skip
     return [finding for rule in rules for finding in rule(table, events)]
 
 
@@ -88,6 +91,21 @@ def _outside(table: StepTable, events: Declared) -> Iterator[Finding]:
             f"{step - 1} and the update of step {step}{names}.",
             metrics={"exact:outside": step},
         )  # fmt: skip
+
+
+def _told(table: StepTable, events: Declared) -> Iterator[Finding]:
+    """What an adapter found out by itself: replicas that differ, a resume that lost something."""
+    for event in table.events:
+        kind, step = event.get("event"), event.get("step")
+        if not isinstance(step, int):
+            continue
+        if kind == "replica_divergence":
+            text = str(event.get("text", f"Replicas differ from step {step} on."))
+            yield certain(step, kind, text, metrics={"exact:params_hash": step})
+        elif kind == "resume_check" and event.get("differs"):
+            lost = ", ".join(str(name) for name in event["differs"])
+            text = f"The run resumed at step {step}, and this did not carry over: {lost}."
+            yield certain(step, "resume_discontinuity", text, metrics={"exact:state_hash": step})
 
 
 def _named(table: StepTable, event: str, step: int, what: str) -> str:

@@ -232,6 +232,10 @@ def refuse_newer(data: Mapping[str, Any], where: str) -> None:
 def typed(values: npt.NDArray[np.float64], dtype: str) -> npt.NDArray[Any]:
     """`values` in the dtype of their metric; counts stay float64 where one is not known."""
     if dtype == "i8":
+        with np.errstate(invalid="ignore"):
+            counts = values.astype(np.int64)
+        if np.array_equal(counts, values):
+            return counts
         known = np.abs(values) < 2.0**63
         whole = np.where(known, np.rint(values), np.nan)
         return whole.astype(np.int64) if known.all() else whole

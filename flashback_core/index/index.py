@@ -14,6 +14,7 @@ from flashback_core.errors import IndexFormatError, SchemaError
 from flashback_core.index.format import Event, Header
 from flashback_core.index.lock import WriterLock
 from flashback_core.index.parts import Parts, is_index, read_parts
+from flashback_core.index.remote import Mirror, Uploader, cache_folder, url_of
 from flashback_core.index.writer import IndexWriter
 from flashback_core.schema import SketchSchema, unknown_metric
 from flashback_core.table import MemoryTable, StepTable
@@ -28,12 +29,16 @@ class StepSketchIndex(StepTable):
     """Append-only, crash-safe index of sketches; see `flashback_core.index.format` for the bytes.
 
     Args:
-        path: Folder of the index.
+        path: Folder of the index, or a URL (``s3://…``), see `flashback_core.index.remote`.
         mode: ``"r"`` reads (a live run too; see `refresh`), ``"a"`` continues or creates,
             ``"w"`` starts anew and keeps what was there beside it under another name.
         schema: Metrics of the rows to come; the default schema, or the one that is there.
         run: Facts of the run, kept with the rows (plain JSON values).
         segment_rows: Rows of a sealed segment.
+
+    Attributes:
+        path: The folder that is read or written; behind a URL, its copy on this machine.
+        url: The URL, None for a folder.
 
     Raises:
         IndexFormatError: If `path` is not an index (mode ``"r"``).
@@ -54,27 +59,50 @@ class StepSketchIndex(StepTable):
         run: Mapping[str, Any] | None = None,
         segment_rows: int = SEGMENT_ROWS,
     ) -> None:
-        self.path = Path(path)
-        self.mode = mode
-        self._writer: IndexWriter | None = None
-        self._view: Parts | None = None
-        self._is_stale = False
-        if mode == "r":
-            _refuse_foreign(self.path)
-        elif mode in ("a", "w"):
-            if mode == "w" and is_index(self.path):
-                _set_aside(self.path)
-            header = Header.of(schema or _schema_there(self.path) or SketchSchema(), run)
-            self._writer = IndexWriter(self.path, header, segment_rows)
-        else:
+        if mode not in ("r", "a", "w"):
             msg = f"mode {mode!r} is none of 'r' (read), 'a' (continue or create), 'w' (new)"
             raise ValueError(msg)
+        self.mode = mode
+        self.url = url_of(path)
+        self._view: Parts | None = None
+        self._is_stale = False
+        self._mirror: Mirror | None = None
+        self._uploader: Uploader | None = None
+        self._writer: IndexWriter | None = None
+        if mode == "r":
+            self.path = self._readable(Path(path))
+        else:
+            self.path = self._writable(Path(path))
+            header = Header.of(schema or _schema_there(self.path) or SketchSchema(), run)
+            # not a method of ours: an index in no cycle is closed when nobody holds it any more
+            on_sealed = self._uploader.start if self._uploader is not None else None
+            self._writer = IndexWriter(self.path, header, segment_rows, on_sealed)
+
+    def _readable(self, path: Path) -> Path:
+        if self.url is not None:
+            self._mirror = Mirror(self.url)
+            path = self._mirror.folder
+        _refuse_foreign(path, self.url or str(path))
+        return path
+
+    def _writable(self, path: Path) -> Path:
+        if self.url is not None:
+            path = cache_folder(self.url)
+            self._uploader = Uploader(self.url, path)
+        if self.mode == "w" and is_index(path):
+            if self.url is not None:
+                msg = f"mode 'w' does not replace the index at {self.url}; give another URL"
+                raise IndexFormatError(msg)
+            _set_aside(path)
+        return path
 
     # -- reading -----------------------------------------------------------------------------
 
     @property
     def _parts(self) -> Parts:
         if self._view is None or self._is_stale:
+            if self._mirror is not None and self._is_stale:
+                self._mirror.sync()
             self._view, self._is_stale = read_parts(self.path, self._view), False
         return self._view
 
@@ -122,8 +150,8 @@ class StepSketchIndex(StepTable):
 
     @property
     def source(self) -> str:
-        """The folder."""
-        return str(self.path)
+        """The folder or URL."""
+        return self.url or str(self.path)
 
     def column(self, name: str) -> npt.NDArray[Any]:
         """The column `name`; metrics of damaged or older parts are NaN there.
@@ -184,10 +212,10 @@ class StepSketchIndex(StepTable):
             ValueError: If `step` or the shape of `values` does not fit.
             OSError: If the disk did not take it.
         """
-        writer = self._open_writer
+        writer = self._writer or self._open_writer
         values = np.asarray(values, np.float64)
-        if values.shape != (len(writer.header.metrics),):
-            msg = f"values have shape {values.shape}, expected ({len(writer.header.metrics)},)"
+        if values.shape != writer.row_shape:
+            msg = f"values have shape {values.shape}, expected {writer.row_shape}"
             raise ValueError(msg)
         self._is_stale = True
         writer.append(step, values, exact or {})
@@ -209,14 +237,18 @@ class StepSketchIndex(StepTable):
         self._open_writer.resume_at(step)
 
     def flush(self) -> None:
-        """Ask the disk to hold all rows against a loss of power too."""
+        """Have the disk hold all rows against a loss of power too."""
         self._open_writer.flush()
 
     def close(self) -> None:
         """Seal and let go. Idempotent; reading goes on working."""
         if self._writer is not None:
             writer, self._writer = self._writer, None
-            writer.close()
+            try:
+                writer.close()
+            finally:
+                if self._uploader is not None:
+                    self._uploader.close()
             self.refresh()
 
     def __enter__(self) -> Self:
@@ -234,16 +266,16 @@ class StepSketchIndex(StepTable):
 
     def __repr__(self) -> str:
         """Folder and mode."""
-        return f"StepSketchIndex({str(self.path)!r}, mode={self.mode!r})"
+        return f"StepSketchIndex({self.source!r}, mode={self.mode!r})"
 
 
-def _refuse_foreign(path: Path) -> None:
+def _refuse_foreign(path: Path, name: str) -> None:
     if not path.exists():
-        msg = f"{path} does not exist; expected the folder of an index, e.g. runs/my-run/sketch"
+        msg = f"{name} does not exist; expected the folder of an index, e.g. runs/my-run/sketch"
         raise IndexFormatError(msg)
     if not is_index(path):
         msg = (
-            f"{path} is not an index: it holds no segment-*.parquet and no tail-*.bin; "
+            f"{name} is not an index: it holds no segment-*.parquet and no tail-*.bin; "
             "expected the folder that a Recorder wrote, e.g. runs/my-run/sketch"
         )
         raise IndexFormatError(msg)

@@ -21,9 +21,9 @@ from flashback_core.schema import EXACT_FIELDS
 if TYPE_CHECKING:
     from flashback_core.index.segment import Segment
 
-__all__ = ["Parts", "is_index", "numbered", "read_parts", "segment_path", "tail_path"]
+__all__ = ["Parts", "is_index", "is_name", "numbered", "read_parts", "segment_path", "tail_path"]
 
-_NAME = re.compile(r"(segment|tail)-(\d{6,})\.(parquet|bin)")
+_NAME = re.compile(r"(segment)-(\d{6,})\.parquet|(tail)-(\d{6,})\.bin")
 _LOOKS = 20
 _PAUSE_SECONDS = 0.002
 _OPEN_FILES = 400
@@ -49,8 +49,13 @@ def numbered(folder: Path) -> Iterator[tuple[int, str, Path]]:
     """(number, ``segment`` or ``tail``, path) of each file of the index in `folder`."""
     for path in folder.iterdir():
         match = _NAME.fullmatch(path.name)
-        if match and (match[1] == "segment") == (match[3] == "parquet"):
-            yield int(match[2]), match[1], path
+        if match:
+            yield int(match[2] or match[4]), match[1] or match[3], path
+
+
+def is_name(name: str) -> bool:
+    """Whether `name` is that of a segment or tail."""
+    return _NAME.fullmatch(name) is not None
 
 
 @dataclass(kw_only=True)
@@ -116,22 +121,24 @@ class Parts:
             end = begin + part.n_rows
             low, high = max(first, begin), min(stop, end)
             if low < high:
-                pieces.append(_piece(part, name)[low - begin : high - begin])
+                pieces.append(self._piece(part, name)[low - begin : high - begin])
                 if i >= _OPEN_FILES and not isinstance(part, TailRows):
                     part.release()
             begin = end
         return np.concatenate(pieces) if pieces else np.empty(0)
 
+    def _piece(self, part: Segment | TailRows, name: str) -> npt.NDArray[Any]:
+        if name in part.names():
+            return part.column(name)
+        dtype = self.header.columns.get(name, "f8") if self.header else "f8"
+        nothing = _ABSENT.get(name, _NAN.get(dtype, np.array([np.nan])))
+        return np.repeat(nothing, part.n_rows)
+
 
 _ABSENT: Mapping[str, npt.NDArray[Any]] = {
     f.column: np.array([f.absent], f.dtype) for f in EXACT_FIELDS
 }
-
-
-def _piece(part: Segment | TailRows, name: str) -> npt.NDArray[Any]:
-    if name in part.names():
-        return part.column(name)
-    return np.repeat(_ABSENT.get(name, np.array([np.nan])), part.n_rows)
+_NAN = {"f4": np.array([np.nan], np.float32)}
 
 
 def read_parts(folder: Path, before: Parts | None = None) -> Parts:

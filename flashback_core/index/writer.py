@@ -31,10 +31,11 @@ class IndexWriter:
         folder: Made if missing.
         header: Columns of the rows to come. A tail with other columns is sealed first.
         segment_rows: Rows of a segment.
-        on_sealed: Called with each segment's path once it is sealed.
+        on_sealed: Called once a segment is sealed.
 
     Attributes:
         last_step: Step of the last row that counts, -1 before the first.
+        row_shape: Shape of the values of a row.
 
     Raises:
         IndexLockedError: If somebody else writes there.
@@ -46,11 +47,12 @@ class IndexWriter:
         folder: Path,
         header: Header,
         segment_rows: int,
-        on_sealed: Callable[[Path], None] = lambda path: None,
+        on_sealed: Callable[[], None] | None = None,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.header, self._segment_rows = folder, header, segment_rows
         self._on_sealed = on_sealed
+        self.row_shape = (len(header.metrics),)
         self._encode = RowEncoder(header)
         self._gap: Event | None = None
         self._late: list[Event] = []
@@ -81,17 +83,18 @@ class IndexWriter:
     def _go_on_with(self, tail: TailWriter, number: int) -> None:
         self._tail, self._number = tail, number
         self._records: list[bytes] = []  # written since; sealing needs not read them again
-        self._rows: list[npt.NDArray[np.void]] = []
+        self._before = np.empty(0, self.header.row_dtype)  # rows of the tail that was continued
         self._events: list[tuple[int, Event]] = []
         self._n_rows, self._seal_at = 0, self._segment_rows
 
     def _continue(self, number: int, tail: TailRows) -> None:
         self._go_on_with(TailWriter(tail_path(self.folder, number), tail.start, tail.end), number)
-        self._rows, self._events, self._n_rows = [tail.rows], list(tail.events), tail.n_rows
+        self._before, self._events, self._n_rows = tail.rows, list(tail.events), tail.n_rows
         if tail.cut is not None:
             self.add_event(tail.cut.event() | {"why": f"{tail.cut.why}, cut off"})
         if tail.gap is not None:
             self._gap = tail.gap
+            self._events = [(at, e) for at, e in self._events if e != tail.gap]
             with contextlib.suppress(OSError):
                 self._write_late()
         if self.header.run and tail.header.run != self.header.run:
@@ -128,8 +131,9 @@ class IndexWriter:
         record = self._encode(step, values, exact)
         try:
             if self._late or self._gap is not None:
-                self._write_late()
-            self._tail.write(record)
+                self._write_late(record)
+            else:
+                self._tail.write(record)
         except OSError:
             self._note_gap(step)
             raise
@@ -147,26 +151,23 @@ class IndexWriter:
         with contextlib.suppress(OSError):
             self._tail.reserve(self._gap)
 
-    def _write_late(self) -> None:
-        """Write what the disk did not take before."""
-        if self._gap is not None:
-            self._write_event(self._gap)
-            self._gap = None
+    def _write_late(self, record: bytes = b"") -> None:
+        """Write what the disk did not take before, then `record`; all of it or nothing."""
+        gap = [self._gap] if self._gap is not None else []
+        events = gap + self._late
+        self._tail.write(b"".join(map(encode_event, events)) + record)
+        self._events += [(self._n_rows, event) for event in events]
+        self._gap, self._late = None, []
+        if gap:
             self._tail.reserve(RESERVE)
-        while self._late:
-            self._write_event(self._late[0])
-            del self._late[0]
-
-    def _write_event(self, event: Event) -> None:
-        self._tail.write(encode_event(event))
-        self._events.append((self._n_rows, event))
 
     def add_event(self, event: Event) -> None:
         """Append an event between the rows; where the disk is full, before the next row."""
         encode_event(event)  # refuses what is no JSON now rather than later
         self._late.append(event)
-        with contextlib.suppress(OSError):
-            self._write_late()
+        if self._gap is None:
+            with contextlib.suppress(OSError):
+                self._write_late()
 
     def resume_at(self, step: int) -> None:
         """Go on at `step`: rows at or past it are superseded, and kept."""
@@ -198,7 +199,9 @@ class IndexWriter:
         """
         following = TailWriter.create(tail_path(self.folder, self._number + 1), self.header)
         try:
-            rows = np.concatenate([*self._rows, decode_rows(self._records, self.header)])
+            rows = decode_rows(self._records, self.header)
+            if len(self._before):
+                rows = np.concatenate([self._before, rows])
             self._write_segment(self._number, self.header, rows, self._events)
         except BaseException:
             following.close()
@@ -221,7 +224,8 @@ class IndexWriter:
 
         path = segment_path(self.folder, number)
         write_segment(path, header, rows, events)
-        self._on_sealed(path)
+        if self._on_sealed is not None:
+            self._on_sealed()
 
     # -- end ---------------------------------------------------------------------------------
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import csv
+import json
 import math
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,54 +15,121 @@ import numpy as np
 import numpy.typing as npt
 
 from flashback_core.errors import SourceError
-from flashback_core.readers.columns import canonical, table_of
-from flashback_core.table import StepTable
+from flashback_core.export import EVENTS_COLUMN
+from flashback_core.readers.columns import (
+    LABELS,
+    STEP_NAMES,
+    canonical,
+    choose_run,
+    dtype_of,
+    table_of,
+)
+from flashback_core.table import MemoryTable, StepTable
 
 __all__ = ["read_csv"]
 
-_STEP = ("step", "global_step", "trainer/global_step", "_step", "iteration", "iter")
+_INTEGER = re.compile(r"-?\d{1,20}", re.ASCII)
+_LONGEST_CELL = 1 << 30
+_SINGLE_DIGITS = 9
 
 
-def read_csv(path: Path, run_id: str | None = None) -> StepTable:
+def read_csv(path: Path, run_id: str | None = None, source: str | None = None) -> StepTable:
     """The run in a CSV file.
 
     Cells that are empty or no number are NaN; a loss that turns empty for good while rows go on
     stays NaN, which is evidence. Rows without any training metric (evaluation rows) are left out.
+    An export of flashback reads back as it was.
 
     Args:
         path: The file.
         run_id: Which run, where a column ``run_id`` holds several.
+        source: What the table is called; the path if None.
 
     Raises:
         SourceError: If it is no CSV with a metric that we know.
     """
+    source = source or str(path)
     rows = _rows(path)
     header, body = [name.strip() for name in rows[0]], rows[1:]
-    body = _one_run(header, body, run_id, path)
-    cells = {
-        name: _column([r[i] if i < len(r) else "" for r in body])
+    body = _one_run(header, body, run_id, source)
+    texts = {
+        name: [row[i] if i < len(row) else "" for row in body]
         for i, name in enumerate(header)
-        if name and name not in {"run_id", "fault_kind"}
+        if name and name not in LABELS
     }
+    if "step" in texts and any(name.startswith("exact:") for name in texts):
+        return _own_export(texts, source)
+    return _of_a_tracker(texts, source)
+
+
+def _own_export(texts: dict[str, list[str]], source: str) -> MemoryTable:
+    events = [e for cell in texts.pop(EVENTS_COLUMN, []) if cell for e in _events(cell)]
+    steps = _column(texts.pop("step"))
+    columns = {name: _in_dtype(cells, dtype_of(name)) for name, cells in texts.items()}
+    return table_of(steps, columns, events=events, source=source)
+
+
+def _events(cell: str) -> list[dict[str, Any]]:
+    try:
+        found = json.loads(cell)
+    except ValueError:
+        return []
+    return [e for e in found if isinstance(e, dict)] if isinstance(found, list) else []
+
+
+def _in_dtype(texts: list[str], dtype: str | None) -> npt.NDArray[Any]:
+    """A column in the dtype that it had: that of its metric, unless its numbers need a wider one.
+
+    Integers of which one is not known are float64, and so are floats with more digits than float32
+    has.
+    """
+    values = _column(texts)
+    if dtype is None or (dtype[0] in "iu" and values.dtype.kind == "f"):
+        return values
+    if dtype == "f4" and not all(map(_is_single, texts)):
+        dtype = "f8"
+    return values.astype(dtype)
+
+
+def _is_single(text: str) -> bool:
+    """Whether `text` has no more digits than it takes to write a float32."""
+    return len(text.partition("e")[0].replace(".", "").strip("-0")) <= _SINGLE_DIGITS
+
+
+def _of_a_tracker(texts: dict[str, list[str]], source: str) -> MemoryTable:
+    cells = {name: _column(column) for name, column in texts.items()}
     cells = {name: values for name, values in cells.items() if not np.isnan(values).all()}
-    step = next((n for n in _STEP if n in cells), None)
-    steps = cells.pop(step) if step else np.arange(len(body), dtype=np.float64)
-    keep = ~np.isnan(steps) & _is_training(cells)
+    step = next((name for name in STEP_NAMES if name in cells), None)
+    n = len(next(iter(texts.values()), []))
+    steps = cells.pop(step) if step else np.arange(n, dtype=np.float64)
+    keep = np.isfinite(steps) & _is_training(cells, n)
     columns = {name: values[keep] for name, values in cells.items()}
-    return table_of(steps[keep].astype(np.int64), columns, source=str(path))
+    return table_of(steps[keep], columns, source=source)
 
 
 def _column(texts: list[str]) -> npt.NDArray[Any]:
     """Numbers of a column: integers exactly (hashes need 64 bits), else float64 with NaN."""
-    if all(text.isdecimal() for text in texts):
+    if texts and all(map(_INTEGER.fullmatch, texts)):
         numbers = [int(text) for text in texts]
-        return np.array(numbers, np.uint64 if max(numbers, default=0) >= 2**63 else np.int64)
-    return np.array([_number(text) for text in texts])
+        for dtype in (np.int64, np.uint64):
+            if np.iinfo(dtype).min <= min(numbers) and max(numbers) <= np.iinfo(dtype).max:
+                return np.array(numbers, dtype)
+    return np.array([_number(text) for text in texts], np.float64)
+
+
+def _number(cell: str) -> float:
+    try:
+        return float(cell)
+    except ValueError:
+        return math.nan
 
 
 def _rows(path: Path) -> list[list[str]]:
     try:
-        with open(path, newline="", encoding="utf-8-sig", errors="replace") as file:
+        with (
+            _long_cells(),
+            open(path, newline="", encoding="utf-8-sig", errors="replace") as file,
+        ):
             rows = [row for row in csv.reader(file) if row]
     except (csv.Error, OSError) as error:
         msg = f"{path} cannot be read as CSV ({error}); export the run again"
@@ -69,33 +140,34 @@ def _rows(path: Path) -> list[list[str]]:
     return rows
 
 
+@contextmanager
+def _long_cells() -> Iterator[None]:
+    """The table of groups of a large model is one long cell."""
+    before = csv.field_size_limit(_LONGEST_CELL)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
+
+
 def _one_run(
-    header: list[str], body: list[list[str]], run_id: str | None, path: Path
+    header: list[str], body: list[list[str]], run_id: str | None, source: str
 ) -> list[list[str]]:
     if "run_id" not in header:
         return body
     at = header.index("run_id")
-    runs = list(dict.fromkeys(row[at] for row in body))
-    if run_id is None and len(runs) <= 1:
-        return body
-    if run_id not in runs:
-        msg = f"{path} holds {len(runs)} runs; give run_id (--run-id), one of: {runs[:5]}"
-        raise SourceError(msg)
-    return [row for row in body if row[at] == run_id]
+    runs = list(dict.fromkeys(row[at] for row in body if len(row) > at))
+    chosen = choose_run(runs, run_id, source)
+    return body if chosen is None else [r for r in body if len(r) > at and r[at] == chosen]
 
 
-def _number(cell: str) -> float:
-    try:
-        return float(cell)
-    except ValueError:
-        return math.nan
-
-
-def _is_training(cells: dict[str, npt.NDArray[Any]]) -> npt.NDArray[np.bool_]:
+def _is_training(cells: dict[str, npt.NDArray[Any]], n: int) -> npt.NDArray[np.bool_]:
     """Rows that hold a training metric, or nothing at all (a loss that was NaN)."""
-    n = len(next(iter(cells.values()))) if cells else 0
-    known = [cells[theirs] for theirs in canonical(list(cells))]
-    others = [v for name, v in cells.items() if name not in canonical(list(cells))]
-    training = np.any([~np.isnan(v) for v in known], axis=0) if known else np.zeros(n, np.bool_)
-    evaluation = np.any([~np.isnan(v) for v in others], axis=0) if others else ~np.ones(n, np.bool_)
+    known = canonical(list(cells))
+    training, evaluation = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
+    for name, values in cells.items():
+        if name in known:
+            training |= ~np.isnan(values)
+        else:
+            evaluation |= ~np.isnan(values)
     return training | ~evaluation

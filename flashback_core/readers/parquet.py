@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from flashback_core.errors import SourceError
 from flashback_core.export import EXPORT_KEY
-from flashback_core.readers.columns import table_of
+from flashback_core.readers.columns import LABELS, STEP_NAMES, choose_run, table_of
 from flashback_core.table import StepTable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 __all__ = ["read_parquet"]
 
-_LABELS = {"run_id", "fault_kind", "is_after_first_bad", "steps_to_first_bad"}
 
-
-def read_parquet(path: Path, run_id: str | None = None) -> StepTable:
+def read_parquet(path: Path, run_id: str | None = None, source: str | None = None) -> StepTable:
     """The run in a Parquet file.
 
     Args:
         path: The file.
         run_id: Which run, where the column ``run_id`` holds several.
+        source: What the table is called; the path if None.
 
     Raises:
         SourceError: If the file is not Parquet, holds several runs and `run_id` names none, or has
@@ -33,27 +36,49 @@ def read_parquet(path: Path, run_id: str | None = None) -> StepTable:
     import pyarrow.parquet as pq
 
     try:
-        data = pq.read_table(path, page_checksum_verification=True)
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            data = file.read()
     except (pa.ArrowException, OSError) as error:
-        msg = f"{path} cannot be read as Parquet ({error}); export the run again"
+        msg = f"{path} cannot be read as Parquet ({str(error)[:200]}); export the run again"
         raise SourceError(msg) from error
-    data = _one_run(data, run_id, path)
-    facts = _facts(data.schema.metadata)
+    source = source or str(path)
+    data, run = _one_run(data, run_id, source)
     columns = {
-        name: data.column(name).to_numpy()
-        for name in data.column_names
-        if name not in _LABELS and _is_number(data.schema.field(name).type)
+        name: _numbers(data.column(i))
+        for i, name in enumerate(data.column_names)
+        if name not in LABELS and _is_number(data.field(i).type)
     }
-    steps = columns.pop("step", np.arange(len(data)))
-    return table_of(steps, columns, events=facts.get("events", ()), source=str(path))
+    step = next((name for name in STEP_NAMES if name in columns), None)
+    steps = columns.pop(step) if step else np.arange(len(data))
+    return table_of(steps, columns, events=_events(data, run), source=source)
 
 
-def _facts(metadata: dict[bytes, bytes] | None) -> dict[str, Any]:
-    raw = (metadata or {}).get(EXPORT_KEY)
-    return json.loads(raw) if raw else {}
+def _one_run(data: pa.Table, run_id: str | None, source: str) -> tuple[pa.Table, str | None]:
+    """The rows of one run, and its id where the file names it."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if "run_id" not in data.column_names:
+        return data, None
+    ids = pc.cast(data.column("run_id"), pa.string())
+    runs = [str(run) for run in pc.unique(ids).to_pylist()]
+    chosen = choose_run(runs, run_id, source)
+    if chosen is None:
+        return data, runs[0] if runs else None
+    return data.filter(pc.equal(ids, chosen)), chosen
 
 
-def _is_number(kind: Any) -> bool:
+def _events(data: pa.Table, run: str | None) -> list[dict[str, Any]]:
+    """Events that an export of ours carries, if they are of this run."""
+    try:
+        facts = json.loads((data.schema.metadata or {})[EXPORT_KEY])
+        events = facts["events"] if facts.get("run_id", run) == run else []
+        return [event for event in events if isinstance(event, dict)]
+    except (KeyError, ValueError, TypeError, AttributeError):
+        return []
+
+
+def _is_number(kind: pa.DataType) -> bool:
     import pyarrow as pa
 
     return bool(
@@ -61,17 +86,12 @@ def _is_number(kind: Any) -> bool:
     )
 
 
-def _one_run(data: Any, run_id: str | None, path: Path) -> Any:
-    import pyarrow.compute as pc
+def _numbers(column: pa.ChunkedArray) -> npt.NDArray[Any]:
+    """The values; with a null, or of booleans, as float64 with NaN."""
+    import pyarrow as pa
 
-    if "run_id" not in data.column_names:
-        return data
-    runs = pc.unique(data.column("run_id")).to_pylist()
-    if run_id is None and len(runs) <= 1:
-        return data
-    if run_id not in runs:
-        shown = ", ".join(map(str, runs[:5])) + (" …" if len(runs) > 5 else "")
-        what = f"run {run_id!r} is not in it" if run_id else f"it holds {len(runs)} runs"
-        msg = f"{path}: {what}; give run_id (--run-id), one of: {shown}"
-        raise SourceError(msg)
-    return data.filter(pc.equal(data.column("run_id"), run_id))
+    if pa.types.is_boolean(column.type):
+        column = column.cast(pa.int8())
+    if column.null_count:
+        column = column.cast(pa.float64(), safe=False)
+    return np.asarray(column.to_numpy())

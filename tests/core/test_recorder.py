@@ -536,3 +536,24 @@ def test_expected_changes_are_kept(tmp_path: Path) -> None:
         rec.expect(7, "lr_milestone")
     (event,) = [e for e in rec.index.events if e["event"] == "expect"]
     assert (event["step"], event["kind"]) == (7, "lr_milestone")
+
+
+def test_nonsense_in_a_log_is_left_out(tmp_path: Path) -> None:
+    """A misspelt field, half an epoch, or a loss of many numbers: a warning, and the row stands."""
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    rec = record(tmp_path, model, optimizer)
+
+    def train(**logged: Any) -> None:
+        loss_of(model, 0).backward()
+        optimizer.step()
+        rec.log(**logged)
+
+    with pytest.warns(FlashbackWarning, match="'epok' is no exact field; expected one of: epoch"):
+        train(epok=3, loss=1.0)
+    train(epoch=1.5, loss=2.0)
+    with pytest.warns(FlashbackWarning, match=r"shape \(2,\); expected one number"):
+        train(loss=torch.ones(2), epoch=2)
+    rec.close()
+    np.testing.assert_array_equal(rec.index["loss"], [1.0, 2.0, np.nan])
+    assert rec.index["exact:epoch"].tolist() == [-1, -1, 2]

@@ -154,3 +154,12 @@ def test_skipped_steps_lose_no_update() -> None:
     """A step that the scaler skipped moves nothing, and that is no fault."""
     skipped = _from(T0, 1, length=4)
     assert _find(lost_updates=_from(T0, 9, length=4), step_skipped=skipped) == []
+
+
+def test_what_an_adapter_told() -> None:
+    """Replicas that differ and a resume that lost state are findings; a clean resume is none."""
+    divergence = {"event": "replica_divergence", "step": 40, "rank": 1, "text": "Rank 1 differs."}
+    clean = {"event": "resume_check", "step": 20, "differs": []}
+    lossy = {"event": "resume_check", "step": T0, "differs": ["optimizer state"]}
+    found = _kinds(_find([clean, divergence, lossy]))
+    assert found == [("replica_divergence", 40, "bad"), ("resume_discontinuity", T0, "bad")]

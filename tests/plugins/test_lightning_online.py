@@ -1,0 +1,111 @@
+"""FlashbackCallback while the run goes on: health, actions at the first bad step, prevention."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import flashback_core as fb
+from flashback_core.report.model import Finding
+
+pl = pytest.importorskip("lightning.pytorch")
+from lightning.pytorch.callbacks import EarlyStopping  # noqa: E402  # after importorskip
+
+from flashback_plugins.lightning import FlashbackCallback  # noqa: E402
+from tests.plugins._lightning_modules import loader, make_net  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore:::lightning", "ignore:.*LeafSpec.*")
+
+WRONG = 9
+
+
+def fit(*callbacks: Any, wrong: int | None = WRONG, **settings: Any) -> tuple[Any, Any]:
+    """Train three epochs of seven batches, with an infinite loss at batch `wrong`."""
+    module = make_net(pl.LightningModule)
+    module.blow_up_at = wrong
+    quiet = {
+        "logger": False, "enable_checkpointing": False, "enable_progress_bar": False,
+        "enable_model_summary": False, "accelerator": "cpu", "max_epochs": 3,
+        "callbacks": list(callbacks),
+    }  # fmt: skip
+    trainer = pl.Trainer(**quiet | settings)
+    trainer.fit(module, loader())
+    return trainer, module
+
+
+def test_warn(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The first step that is NaN or infinite is said once, while the run goes on."""
+    with caplog.at_level("INFO"):
+        trainer, _ = fit(FlashbackCallback(tmp_path))
+    said = [r.message for r in caplog.records if "went wrong" in r.message]
+    assert len(said) == 1
+    assert f"step {WRONG} went wrong (nonfinite)" in said[0]
+    assert trainer.global_step == 21
+
+
+def test_stop(tmp_path: Path) -> None:
+    """`stop` ends the fit after the bad step."""
+    trainer, _ = fit(FlashbackCallback(tmp_path, on_detect="stop"))
+    assert trainer.global_step == WRONG + 1
+
+
+def test_checkpoint_and_function(tmp_path: Path) -> None:
+    """Several actions: the state is kept, a function gets the finding and the trainer."""
+    calls: list[tuple[Finding, int]] = []
+    note = lambda finding, trainer: calls.append((finding, trainer.global_step))  # noqa: E731  # short
+    fit(FlashbackCallback(tmp_path, on_detect=["checkpoint", note]))
+    kept = torch.load(
+        tmp_path / "checkpoints" / f"detected-after-step-{WRONG}.ckpt", weights_only=True
+    )
+    assert kept["global_step"] == WRONG + 1
+    assert [(f.step, f.kind, step) for f, step in calls] == [(WRONG, "nonfinite", WRONG + 1)]
+
+
+def test_a_function_that_fails(tmp_path: Path) -> None:
+    """A function of the user's that fails is one warning; the training goes on."""
+
+    def fails(finding: Finding, trainer: Any) -> None:
+        raise RuntimeError
+
+    with pytest.warns(fb.errors.FlashbackWarning, match="on_detect failed"):
+        trainer, _ = fit(FlashbackCallback(tmp_path, on_detect=fails))
+    assert trainer.global_step == 21
+    assert len(fb.StepSketchIndex(tmp_path / "sketch")) == 21
+
+
+def test_unknown_action() -> None:
+    """An action that is not known is refused at once."""
+    with pytest.raises(ValueError, match="on_detect='halt'; expected 'warn', 'checkpoint', 'stop'"):
+        FlashbackCallback(on_detect="halt")
+
+
+@pytest.mark.parametrize(("wrong", "steps"), [(None, 21), (WRONG, 14)])
+def test_health_for_early_stopping(tmp_path: Path, wrong: int | None, steps: int) -> None:
+    """EarlyStopping can monitor `flashback/health`, and stops at the end of the bad epoch."""
+    stopper = EarlyStopping("flashback/health", mode="max", patience=99, divergence_threshold=0.5,
+                            check_on_train_epoch_end=True)  # fmt: skip
+    trainer, _ = fit(FlashbackCallback(tmp_path), stopper, wrong=wrong)
+    assert trainer.global_step == steps
+    assert float(trainer.callback_metrics["flashback/health"]) == (0.0 if wrong else 1.0)
+
+
+def test_prevent_nonfinite(tmp_path: Path) -> None:
+    """A step with an infinite gradient is left out: one NaN costs one step, not the run."""
+    _, module = fit(FlashbackCallback(tmp_path, prevent_nonfinite=True))
+    index = fb.StepSketchIndex(tmp_path / "sketch")
+    np.testing.assert_array_equal(np.flatnonzero(index["exact:step_skipped"]), [WRONG])
+    assert index["nonfinite"][WRONG] > 0
+    assert index["update_norm"][WRONG] == 0
+    assert all(torch.isfinite(p).all() for p in module.parameters())
+    assert np.isfinite(module.losses[WRONG + 1 :]).all()
+
+
+def test_prevention_changes_no_healthy_run(tmp_path: Path) -> None:
+    """Without a non-finite gradient, prevention changes no loss."""
+    _, module = fit(FlashbackCallback(tmp_path, prevent_nonfinite=True), wrong=None)
+    _, alone = fit(wrong=None)
+    assert module.losses == alone.losses
