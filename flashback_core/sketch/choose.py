@@ -6,14 +6,14 @@ import importlib.util
 import os
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 
 from flashback_core.sketch.adam_state import AdamState
 from flashback_core.sketch.backend import Backend, PendingSums, Watched
 from flashback_core.sketch.device import DeviceBackend
 from flashback_core.sketch.flat import FlatBackend
-from flashback_core.sketch.sums import StepSums, empty_sums
+from flashback_core.sketch.sharded import ShardedBackend, is_sharded
+from flashback_core.sketch.sums import StepSums, add_sums, empty_sums
 
 __all__ = ["SplitBackend", "choose_backend"]
 
@@ -23,10 +23,12 @@ def choose_backend(
 ) -> Backend:
     """The fastest backend for these tensors.
 
-    On the CPU `fused` where numba is installed, else `flat`; on other devices `device`; several of
+    Parameters that are sharded over ranks go through `sharded`. On the CPU `fused` where numba is installed, else `flat`; on other devices `device`; several of
     them where the tensors are on several devices. Updates from the optimizer's state (`state`) are
     worked out by `flat` and `device`. ``FLASHBACK_BACKEND=flat`` leaves numba out.
     """
+    if any(is_sharded(p) for p in watched.parameters):
+        return ShardedBackend(watched, histogram_every, state, choose_backend)
     devices = list(dict.fromkeys(p.device for p in watched.parameters))
     if len(devices) > 1:
         return SplitBackend(watched, histogram_every, state)
@@ -103,12 +105,5 @@ class _Together:
         """All sums added up."""
         total = empty_sums(self._watched.n_groups, len(self._watched.parameters))
         for places, pending in self._parts:
-            part = pending.result()
-            total.moments += part.moments
-            np.maximum(total.peaks, part.peaks, out=total.peaks)
-            total.counts += part.counts
-            total.bins += part.bins
-            total.tensor_sumsq[places] = part.tensor_sumsq
-            total.changed[places] = part.changed
-            total.still[places] = part.still
+            add_sums(total, pending.result(), places)
         return total

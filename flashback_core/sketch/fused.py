@@ -17,7 +17,7 @@ from flashback_core.sketch import kernels
 from flashback_core.sketch.backend import ReadySums, Watched, dense
 from flashback_core.sketch.flat import FlatBackend
 from flashback_core.sketch.layout import Turn
-from flashback_core.sketch.sums import StepSums, empty_sums
+from flashback_core.sketch.sums import add_sums, empty_sums
 
 __all__ = ["FusedBackend"]
 
@@ -97,7 +97,7 @@ class FusedBackend:
         if self._flat is not None:
             self._flat.gradients(scale)
         held: list[torch.Tensor] = []  # copies live until the pass is over
-        addresses = np.array([_address(p.grad, scale, held) for p in self._parameters], np.int64)
+        addresses = np.array(_gradient_addresses(self._parameters, scale, held), np.int64)
         squares = np.full(len(addresses), np.nan)
         kernels.gradient_pass(
             addresses, self._sizes, self._groups, self._words, self._signs, self._known,
@@ -142,7 +142,7 @@ class FusedBackend:
         )  # fmt: skip
         sums.still[self._mine] = still
         if self._flat is not None:
-            _add(sums, self._flat.updates().result(), self._other)
+            add_sums(sums, self._flat.updates().result(), self._other)
         self._turn = self._turn.next()
         return ReadySums(sums)
 
@@ -150,6 +150,23 @@ class FusedBackend:
 def _starts(sizes: Sequence[int]) -> Ints:
     """Where each of consecutive runs of these sizes begins."""
     return np.cumsum([0, *sizes], dtype=np.int64)[:-1]
+
+
+def _gradient_addresses(
+    parameters: Sequence[torch.Tensor], scale: float, held: list[torch.Tensor]
+) -> list[int]:
+    """Where each gradient lies; 0 where there is none. The usual case is kept short."""
+    plain, dtype = torch.strided, torch.float32
+    out = []
+    for p in parameters:
+        g = p.grad
+        if g is None:
+            out.append(0)
+        elif scale == 1.0 and g.dtype is dtype and g.layout is plain and g.is_contiguous():
+            out.append(g.data_ptr() or _NOWHERE)
+        else:
+            out.append(_address(g, scale, held))
+    return out
 
 
 def _address(tensor: torch.Tensor | None, scale: float, held: list[torch.Tensor]) -> int:
@@ -169,14 +186,3 @@ def _address(tensor: torch.Tensor | None, scale: float, held: list[torch.Tensor]
     copy = (copy / scale if scale != 1.0 else copy).contiguous()
     held.append(copy)
     return copy.data_ptr()
-
-
-def _add(sums: StepSums, part: StepSums, places: Sequence[int]) -> None:
-    """Add the sums of the tensors at `places` in place."""
-    sums.moments += part.moments
-    np.maximum(sums.peaks, part.peaks, out=sums.peaks)
-    sums.counts += part.counts
-    sums.bins += part.bins
-    sums.tensor_sumsq[list(places)] = part.tensor_sumsq
-    sums.changed[list(places)] = part.changed
-    sums.still[list(places)] = part.still

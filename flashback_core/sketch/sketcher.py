@@ -10,6 +10,7 @@ from flashback_core.sketch.adam_state import AdamState
 from flashback_core.sketch.backend import Backend, PendingSums, Watched
 from flashback_core.sketch.choose import choose_backend
 from flashback_core.sketch.parameters import stepped_parameters
+from flashback_core.sketch.sharded import ShardedBackend
 
 __all__ = ["Sketcher"]
 
@@ -80,6 +81,16 @@ class Sketcher:
     def updates(self) -> PendingSums:
         """Read the weights after the step; sums of the gradients read before and the update."""
         return self._backend.updates()
+
+    def leave(self) -> None:
+        """Take part no more; where the model is sharded, other ranks are told."""
+        if isinstance(self._backend, ShardedBackend):
+            self._backend.leave()
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether all ranks have to make the same calls."""
+        return isinstance(self._backend, ShardedBackend)
 
     def _current(self) -> Watched:
         live = [

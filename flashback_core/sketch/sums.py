@@ -15,7 +15,10 @@ import numpy.typing as npt
 
 from flashback_core.schema import GRADIENT_NORM_QUANTILES, N_BINS, SketchSchema
 
-__all__ = ["COUNTS", "MOMENTS", "PEAKS", "StepSums", "empty_sums", "merge_sums", "metric_values"]
+__all__ = [
+    "COUNTS", "MOMENTS", "PEAKS", "StepSums", "add_sums", "empty_sums", "merge_sums",
+    "metric_values",
+]  # fmt: skip
 
 MOMENTS = ("grad_sum", "grad_sumsq", "update_sumsq", "param_sumsq")
 PEAKS = ("grad_max", "update_max")
@@ -65,6 +68,18 @@ def empty_sums(n_groups: int, n_tensors: int) -> StepSums:
         still=np.zeros(n_tensors, np.int64),
         changed=np.zeros(n_tensors, np.int64),
     )
+
+
+def add_sums(total: StepSums, part: StepSums, places: Sequence[int]) -> None:
+    """Add the sums of the tensors at `places` to `total`, in place."""
+    at = list(places)
+    total.moments += part.moments
+    np.maximum(total.peaks, part.peaks, out=total.peaks)
+    total.counts += part.counts
+    total.bins += part.bins
+    total.tensor_sumsq[at] = part.tensor_sumsq
+    total.changed[at] = part.changed
+    total.still[at] = part.still
 
 
 def merge_sums(parts: Sequence[StepSums]) -> StepSums:
