@@ -16,7 +16,9 @@ FAULT ?= random
 SEED ?=
 STEPS ?=
 
-.PHONY: demo test test-slow lint types docs bench check clean install format
+# make test-lowest   the tests with the oldest versions that the extras allow
+
+.PHONY: demo test test-slow test-lowest lint types docs bench check clean install format
 .DEFAULT_GOAL := help
 
 help:
@@ -41,6 +43,13 @@ test: $(STAMP)
 
 test-slow: $(STAMP)
 	$(PYTEST) -m slow -n $(WORKERS) --dist loadfile
+
+test-lowest:
+	$(PYTHON) -m venv .venv-lowest
+	.venv-lowest/bin/python -m pip install --quiet --upgrade "pip>=25.1"
+	.venv-lowest/bin/python -m pip install --quiet "$(TORCH)"
+	.venv-lowest/bin/python -m pip install --quiet --editable ".[all]" --group dev -c constraints-lowest.txt
+	.venv-lowest/bin/python -m pytest -n $(WORKERS) --dist loadfile -W default
 
 lint: $(STAMP)
 	$(VENV)/bin/ruff check .
