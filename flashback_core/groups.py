@@ -149,7 +149,7 @@ _ROLES = {
     ),
     "head": _words(
         r"\w*lm_head", r"\w*head\w*", r"classifier\w*", r"score", r"cls\.predictions\b.*",
-        r"qa_outputs", r"output_projection", r"unembed\w*",
+        r"qa_outputs", r"output_projection", r"unembed\w*", r"decoder\.(?:weight|bias)",
     ),
     "embed": _words(
         r"wte", r"wpe", r"\w*embed\w*", r"tok", r"pos",

@@ -16,6 +16,7 @@ import torch
 from flashback_core.groups import GroupRule, group_parameters
 from flashback_core.index import StepSketchIndex
 from flashback_core.index.remote import share
+from flashback_core.no_index import NoIndex
 from flashback_core.optimizer_hooks import OptimizerHooks
 from flashback_core.row_writer import RowWriter
 from flashback_core.rows import (
@@ -32,6 +33,7 @@ from flashback_core.schema import SketchSchema
 from flashback_core.sink import Sink
 from flashback_core.sink_set import SinkSet
 from flashback_core.sketch.parameters import check_owned, innermost_optimizer, named_parameters
+from flashback_core.sketch.sharded import rank, reshard
 from flashback_core.sketch.sketcher import Sketcher
 from flashback_core.start import open_index, run_facts
 from flashback_core.warn import Guard, disabled
@@ -55,6 +57,9 @@ class Recorder:
     (the end of the ``with`` block, or `close`) seals the index, detects, writes
     ``report.{json,md,html}`` and tells the sinks. Nothing that fails in here stops the training:
     there is one warning, and what failed is left out.
+
+    Where the model is sharded over ranks (FSDP2, DTensor), each rank makes its own recorder with
+    the same arguments, and closes it at the same step; rank zero writes and reports for all.
 
     Args:
         dir: Run folder; the index lies in ``dir/sketch``. An existing run is continued.
@@ -127,6 +132,8 @@ class Recorder:
             return
         self._sinks = SinkSet(sinks, self._guard, log_every)
         self._has_scaler = scaler is not None and scaler.is_enabled()
+        if isinstance(model, torch.nn.Module):  # anything else is refused with the rest
+            reshard(model)
         index = self._setup(model, optimizer, groups, run, (histogram_every, update_from))
         if start_step is not None:
             index.resume_at(start_step)
@@ -146,7 +153,7 @@ class Recorder:
         groups: GroupRule | Mapping[str, str] | None,
         run: Mapping[str, Any] | None,
         settings: tuple[int, str],
-    ) -> StepSketchIndex:
+    ) -> StepSketchIndex | NoIndex:
         given = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
         self._optimizers = [innermost_optimizer(o) for o in given]
         named = named_parameters(model)
@@ -172,10 +179,13 @@ class Recorder:
         self._name_of: Callable[[torch.Tensor], str] = lambda p: names[id(p)]
         self._watch = RunWatch(model, self._optimizers, self._name_of)
         self._batches = BatchWatch()
-        facts = run_facts(model, self._optimizers, named, self._sketchers[0].backend) | dict(
-            run or {}
-        )
-        index = open_index(self.dir, self.schema, facts, self._guard)
+        index: StepSketchIndex | NoIndex = NoIndex(self.dir / "sketch")
+        if any(s.is_sharded for s in self._sketchers) and rank() > 0:
+            self._write_report = False
+            self._sinks = SinkSet((), self._guard, 1)
+        else:
+            facts = run_facts(model, self._optimizers, named, self._sketchers[0].backend)
+            index = open_index(self.dir, self.schema, facts | dict(run or {}), self._guard)
         self.dir, self._url = index.path.parent, index.url
         self._group_table = grouping.table(named.infos)
         self._hooks = [
@@ -341,18 +351,21 @@ class Recorder:
 
     def _after(self, i: int) -> None:
         if self._closed or self._guard.failed("the sketch"):
+            self._sketchers[i].leave()
             return
         with self._guard("the sketch"):
             self._is_stepped = True
-            skipped = _fused_skip(self._optimizers[i])
-            self._open_row(i, skipped=skipped)
+            self._open_row(i, found_inf=getattr(self._optimizers[i], "found_inf", None))
 
-    def _open_row(self, i: int, *, skipped: bool) -> None:
+    def _open_row(
+        self, i: int, *, skipped: bool = False, found_inf: torch.Tensor | None = None
+    ) -> None:
         row = OpenRow(
             sums=self._sketchers[i].updates(),
             parameters=self._sketchers[i].parameters,
             exact={**self._standing, **self._watched, "optimizer": i},
             scalars=dict(self._standing_scalars),
+            found_inf=found_inf,
         )
         self._watched = {}
         if not self._guard.failed("the exact watches"):
@@ -488,9 +501,3 @@ def _fused_scale(optimizer: torch.optim.Optimizer) -> float:
     """Loss scale that is still on the gradients of a fused optimizer under GradScaler."""
     scale = getattr(optimizer, "grad_scale", None)
     return float(scale) if scale is not None else 1.0
-
-
-def _fused_skip(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether a fused optimizer under GradScaler left the weights as they were."""
-    found = getattr(optimizer, "found_inf", None)
-    return bool(found) if found is not None else False

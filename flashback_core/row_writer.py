@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 
 from flashback_core.index import StepSketchIndex
+from flashback_core.no_index import NoIndex
 from flashback_core.rows import OpenRow
 from flashback_core.schema import SketchSchema
 from flashback_core.sink_set import SinkSet
@@ -38,7 +39,7 @@ class RowWriter:
 
     def __init__(
         self,
-        index: StepSketchIndex,
+        index: StepSketchIndex | NoIndex,
         schema: SketchSchema,
         sinks: SinkSet,
         guard: Guard,

@@ -44,6 +44,7 @@ class OpenRow:
         exact: Exact fields by name.
         loss: The loss, a number or a tensor of one element.
         parameters: The tensors that the sums are of, in their order.
+        found_inf: Not zero if a fused optimizer left the weights as they were; on its device.
     """
 
     sums: PendingSums | None = None
@@ -51,6 +52,7 @@ class OpenRow:
     exact: dict[str, float] = field(default_factory=dict)
     loss: Any = None
     parameters: Sequence[torch.Tensor] = ()
+    found_inf: torch.Tensor | None = None
 
     def add(self, logged: Logged) -> None:
         """Take over what was logged for this step."""
@@ -76,7 +78,9 @@ class OpenRow:
         return values
 
     def seal(self) -> None:
-        """Take over the exact fields that the sums know; they are there by now."""
+        """Take over the exact fields that had to be waited for; they are there by now."""
+        if self.found_inf is not None and bool(self.found_inf):
+            self.exact["step_skipped"] = 1
         if self.sums is None:
             return
         sizes = np.array([p.numel() for p in self.parameters], np.int64)

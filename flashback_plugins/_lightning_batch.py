@@ -12,7 +12,7 @@ import xxhash
 from flashback_core.rows import batch_ids_array, batch_scalars
 from flashback_core.watch.batch import BatchWatch
 
-__all__ = ["Window", "sample_ids"]
+__all__ = ["Window", "batch_loss", "sample_ids", "unscaled"]
 
 _ID_KEYS = (
     "ids", "id", "idx", "index", "indices", "sample_ids", "sample_id", "sample_idx", "example_ids",
@@ -91,6 +91,26 @@ def _merged(old: Mapping[str, float], new: Mapping[str, float]) -> dict[str, flo
     if "labels" in old and old["labels"] != out["labels"]:
         out["labels"] = _UNKNOWN
     return out
+
+
+def batch_loss(trainer: Any, outputs: Any, *, is_divided: bool) -> Any:
+    """Loss of one batch as its training step made it, None where it made none.
+
+    Args:
+        trainer: The trainer.
+        outputs: What `on_train_batch_end` is given.
+        is_divided: Whether Lightning has divided it by the number of accumulated batches.
+    """
+    loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+    n = trainer.accumulate_grad_batches
+    return loss if loss is None or n == 1 or not is_divided else loss * n
+
+
+def unscaled(trainer: Any, loss: torch.Tensor) -> torch.Tensor:
+    """`loss` without the loss scale that is on it."""
+    scaler = getattr(trainer.precision_plugin, "scaler", None)
+    scale = 1.0 if scaler is None else scaler.get_scale()
+    return loss.detach() if scale == 1.0 else loss.detach() / scale
 
 
 def sample_ids(batch: Any) -> Any:

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from flashback_core.recorder import Recorder
 from flashback_core.sketch.parameters import innermost_optimizer, stepped_parameters
 from flashback_core.warn import Guard, disabled
-from flashback_plugins._lightning_batch import Window, sample_ids
-from flashback_plugins._lightning_folder import Place
+from flashback_plugins._lightning_batch import Window, batch_loss, sample_ids, unscaled
+from flashback_plugins._lightning_folder import Place, is_second
 from flashback_plugins._lightning_loggers import logger_sinks
-from flashback_plugins._lightning_online import Action, Actions, Online, drop_nonfinite
-from flashback_plugins._lightning_ranks import Ranks
-from flashback_plugins._lightning_resume import check_resume, continuity
+from flashback_plugins._lightning_online import Action, Actions, Online
+from flashback_plugins._lightning_prevent import Prevention
+from flashback_plugins._lightning_ranks import Ranks, all_or_none, has_shards
+from flashback_plugins._lightning_resume import ResumeWatch, check_resume, continuity
 from flashback_plugins._lightning_trainer import Regime, facts, say, scale_left, summary
 
 if TYPE_CHECKING:
@@ -69,7 +70,8 @@ class CallbackHooks:
             list. Loggers that have alerts get one in any case.
         prevent_nonfinite: Whether to leave out a step whose gradient holds NaN or infinity, as
             GradScaler does: weights and optimizer state stay as they are, the row says
-            ``step_skipped``. Costs one host synchronisation per step.
+            ``step_skipped``. Fused optimizers are told on their device; with any other this costs
+            one host synchronisation per step.
         sinks: More places for metrics and the report, beside the trainer's loggers.
 
     Attributes:
@@ -110,9 +112,16 @@ class CallbackHooks:
         self._manual_loss: Any = None
         self._has_ended_row = False
         self._regime: Any = None
-        self._active = False
+        self._active = self._writes = False
         self._ranks: Ranks | None = None
+        self._prevention: Prevention | None = None
+        self._resume: ResumeWatch | None = None
         self._paused_at: float | None = None
+
+    @property
+    def _writer(self) -> Recorder | None:
+        """The recorder on rank zero, None elsewhere."""
+        return self._recorder if self._writes else None
 
     @property
     def dir(self) -> Path | None:
@@ -121,14 +130,8 @@ class CallbackHooks:
 
     def __getstate__(self) -> dict[str, Any]:
         """What a process started by the trainer gets: the settings, nothing that is open."""
-        fresh: dict[str, Any] = {
-            "_recorder": None,
-            "_handles": [],
-            "_window": None,
-            "_ranks": None,
-            "_regime": None,
-        }
-        return self.__dict__ | fresh
+        opened = ("_recorder", "_window", "_ranks", "_prevention", "_regime")
+        return self.__dict__ | dict.fromkeys(opened) | {"_handles": []}
 
     # -- start -------------------------------------------------------------------------------
 
@@ -140,7 +143,7 @@ class CallbackHooks:
     @_harmless
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Open the index and put hooks on the optimizers."""
-        self._active = not disabled() and not self._is_second(trainer)
+        self._active = not disabled() and not is_second(self, trainer, self._place.given)
         if not self._active or self._recorder is not None:
             return
         folder = None
@@ -154,30 +157,27 @@ class CallbackHooks:
         self._online.start(None if trainer.fast_dev_run else folder)
         if trainer.world_size > 1:
             self._ranks = Ranks(trainer, pl_module, self._guard)
-        if not trainer.is_global_zero:
-            return
-        self.report = None
-        self._record(trainer, pl_module, folder)
-
-    def _is_second(self, trainer: Any) -> bool:
-        """Whether a callback before this one in the list records into the same folder."""
-        for other in trainer.callbacks:
-            if other is self:
-                return False
-            if isinstance(other, CallbackHooks) and self._place.given in (None, other._place.given):
-                return True
-        return False
+        self._writes = trainer.is_global_zero
+        with all_or_none(trainer, self._close):  # where the model is sharded all ranks take part
+            if self._writes or has_shards(trainer):
+                self.report = None
+                self._record(trainer, pl_module, folder)
+        if self._prevents:
+            self._prevention = Prevention(trainer)  # its hooks come last
 
     def _record(self, trainer: Any, pl_module: Any, folder: Path) -> None:
-        first = self._place.first_step(trainer)
         is_dev_run = self._place.is_temporary
-        sinks = () if is_dev_run else (*logger_sinks(trainer.loggers, self._guard), *self._sinks)
+        sinks: tuple[Sink, ...] = ()
+        if self._writes and not is_dev_run:
+            sinks = (*logger_sinks(trainer.loggers, self._guard), *self._sinks)
+        first = self._place.first_step(trainer)
+        self._resume = ResumeWatch(self._place.resume, first)
         self._recorder = Recorder(
             folder, pl_module, trainer.optimizers,
             start_step=first, scaler=getattr(trainer.precision_plugin, "scaler", None),
             sinks=sinks, groups=self._groups, log_every=self._every(trainer),
             run=facts(trainer), write_report=not is_dev_run,
-            on_row=self._online.see,
+            on_row=self._see if self._writes else None,
         )  # fmt: skip
         self._place.begin(trainer, self._recorder)
         self._watch(trainer)
@@ -186,6 +186,13 @@ class CallbackHooks:
             say(f"flashback {verb} in {self._recorder.dir}")
         with self._guard("the resume check"):
             check_resume(trainer, self._recorder, self._place.resume)
+
+    def _see(self, recorder: Recorder, step: int, values: Any, exact: Mapping[str, float]) -> None:
+        """Look at a row that has been written."""
+        self._online.see(recorder, step, values, exact)
+        if self._resume is not None and not self._guard.failed("the resume check"):
+            with self._guard("the resume check"):
+                self._resume.see(recorder, step, values, exact)
 
     def _watch(self, trainer: Any) -> None:
         optimizers = [innermost_optimizer(o) for o in trainer.optimizers]
@@ -229,9 +236,7 @@ class CallbackHooks:
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: torch.Tensor) -> None:
         """Keep the loss of a manual backward pass."""
         if self._recorder is not None and not pl_module.automatic_optimization:
-            scaler = getattr(trainer.precision_plugin, "scaler", None)
-            scale = scaler.get_scale() if scaler is not None else 1.0
-            self._manual_loss = loss.detach() if scale == 1.0 else loss.detach() / scale
+            self._manual_loss = unscaled(trainer, loss)
 
     @_harmless
     def on_after_backward(self, trainer: Any, pl_module: Any) -> None:
@@ -246,9 +251,9 @@ class CallbackHooks:
             self._ranks.before_step(optimizer, trainer.global_step)
         if self._recorder is not None:
             self._read_gradients(trainer, pl_module, optimizer)
-        if not (self._active and self._prevents):
+        if self._prevention is None:
             return
-        if drop_nonfinite(innermost_optimizer(optimizer)) and self._recorder is not None:
+        if self._prevention.before_step(optimizer) and self._recorder is not None:
             self._recorder.mark(step_skipped=1)
 
     def _read_gradients(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
@@ -288,7 +293,7 @@ class CallbackHooks:
         self._after_batch(trainer, pl_module, outputs, batch_idx)
         # not left out when something else fails: the other ranks wait for this one
         if self._ranks is not None and trainer.global_step % self._every(trainer) == 0:
-            self._ranks.meet(trainer, self._online, self._recorder)
+            self._ranks.meet(trainer, self._online, self._writer)
 
     def _every(self, trainer: Any) -> int:
         return int(self._log_every or trainer.log_every_n_steps or 50)
@@ -299,14 +304,11 @@ class CallbackHooks:
             self._end_batch(trainer, pl_module, outputs, self._recorder)
         if self._active:
             is_turn = batch_idx % self._every(trainer) == 0
-            self._online.after_batch(trainer, pl_module, self._recorder, is_turn=is_turn)
+            self._online.after_batch(trainer, pl_module, self._writer, is_turn=is_turn)
 
     def _end_batch(self, trainer: Any, pl_module: Any, outputs: Any, recorder: Recorder) -> None:
-        loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
-        if pl_module.automatic_optimization and loss is not None:
-            n = trainer.accumulate_grad_batches  # Lightning has divided by it
-            loss = loss if n == 1 else loss * n
-        self._window.add_loss(loss)
+        is_divided = pl_module.automatic_optimization
+        self._window.add_loss(batch_loss(trainer, outputs, is_divided=is_divided))
         if recorder.has_open_row or self._attempted:
             whole = self._window.loss
             self._end_row(whole if whole is not None else self._manual_loss)
@@ -339,25 +341,26 @@ class CallbackHooks:
             checkpoint[_STATE] = state
             with self._guard("the resume check"):
                 state["continuity"] = continuity(trainer)
+                state["rows"] = self._resume.state() if self._resume is not None else None
 
     @_harmless
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Remember where the checkpoint was made."""
-        state = checkpoint.get(_STATE)
-        if isinstance(state, dict) and state.get("version") == 1:
-            self._place.resume = dict(state)
+        problem = self._place.remember(checkpoint.get(_STATE))
+        if problem is not None:
+            say(f"flashback: {problem}")
 
     # -- the end -----------------------------------------------------------------------------
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Compare the ranks a last time; seal, detect, report."""
         if self._ranks is not None:
-            self._ranks.meet(trainer, self._online, self._recorder)
+            self._ranks.meet(trainer, self._online, self._writer)
         self._end(trainer)
 
     @_harmless
     def _end(self, trainer: Any) -> None:
-        self._online.tell(trainer, self._recorder)
+        self._online.tell(trainer, self._writer)
         self._close()
 
     @_harmless
@@ -377,9 +380,10 @@ class CallbackHooks:
 
     def _close(self) -> None:
         recorder, self._recorder = self._recorder, None
-        ranks, self._ranks = self._ranks, None
-        if ranks is not None:
-            ranks.remove()
+        for other in (self._ranks, self._prevention):
+            if other is not None:
+                other.remove()
+        self._ranks = self._prevention = None
         if recorder is None:
             return
         for handle in self._handles:
@@ -387,7 +391,7 @@ class CallbackHooks:
         self._handles = []
         self._place.next_step = recorder.next_step
         self.report = recorder.close()
-        if self._place.is_temporary:
+        if self._place.is_temporary and self._writes:
             self._place.remove()
         elif self.report is not None:
             say(summary(self.report, recorder.dir))

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from flashback_core.recorder import Recorder
 
-__all__ = ["FOLDER", "Place", "default_folder"]
+__all__ = ["FOLDER", "Place", "default_folder", "is_second"]
 
 FOLDER = "flashback"
+_VERSION = 1
 
 
 def default_folder(trainer: Any) -> Path:
@@ -84,6 +85,21 @@ class Place:
             return self.dir
         return default_folder(trainer)
 
+    def remember(self, state: Any) -> str | None:
+        """Take up what flashback had put into a checkpoint.
+
+        Returns:
+            What is wrong with it, None if it can be used or if there is nothing.
+        """
+        if state is None:
+            return None
+        if not isinstance(state, dict) or state.get("version") != _VERSION:
+            found = state.get("version") if isinstance(state, dict) else type(state).__name__
+            return (f"the checkpoint was made by a flashback that keeps state {found!r}, this one "
+                    f"reads {_VERSION}; steps are counted from the trainer's own")  # fmt: skip
+        self.resume = dict(state)
+        return None
+
     def first_step(self, trainer: Any) -> int:
         """The step at which the fit that begins goes on."""
         if self.resume:
@@ -100,10 +116,21 @@ class Place:
         """What a checkpoint keeps, None where this trainer is not recorded."""
         if self.dir is None or self.is_temporary or not self._is_same(trainer):
             return None
-        return {"version": 1, "next_step": self.next_step, "dir": str(self.dir.absolute())}
+        return {"version": _VERSION, "next_step": self.next_step, "dir": str(self.dir.absolute())}
 
     def remove(self) -> None:
         """Leave nothing of a fit that only tried things out."""
         if self.dir is not None:
             shutil.rmtree(self.dir, ignore_errors=True)
         self.dir = self.given
+
+
+def is_second(callback: Any, trainer: Any, given: Path | None) -> bool:
+    """Whether a callback before this one in the list records into the same folder."""
+    for other in trainer.callbacks:
+        if other is callback:
+            return False
+        place = getattr(other, "_place", None)
+        if isinstance(place, Place) and given in (None, place.given):
+            return True
+    return False

@@ -9,17 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from flashback_core.report.model import Finding, MetricScore
-from flashback_core.sketch.parameters import stepped_parameters
 from flashback_core.warn import Guard
 from flashback_plugins._lightning_trainer import say
 
 if TYPE_CHECKING:
     from flashback_core.recorder import Recorder
 
-__all__ = ["ACTIONS", "HEALTH", "Action", "Actions", "Online", "RowJudge", "drop_nonfinite"]
+__all__ = ["ACTIONS", "HEALTH", "Action", "Actions", "Online", "RowJudge"]
 
 ACTIONS = ("warn", "checkpoint", "stop")
 HEALTH = "flashback/health"
@@ -193,25 +191,3 @@ class Online:
         self._is_done = True
         with self._guard("on_detect"):
             self._actions.on_all_ranks(trainer, self._folder)
-
-
-def drop_nonfinite(optimizer: torch.optim.Optimizer) -> bool:
-    """Take away the gradients of a step if one of them holds NaN or infinity.
-
-    Parameters without a gradient are left alone by their optimizer, and so is their state. Costs
-    one host synchronisation.
-
-    Returns:
-        Whether they were taken away.
-    """
-    parameters = [p for p in stepped_parameters(optimizer) if p.grad is not None]
-    gradients = [p.grad for p in parameters if p.grad is not None and p.grad.numel()]
-    dense = [g.coalesce().values() if g.is_sparse else g for g in gradients]
-    if not dense:
-        return False
-    largest = torch.stack([n.float() for n in torch._foreach_norm(dense, torch.inf)])
-    if bool(torch.isfinite(largest).all()):
-        return False
-    for parameter in parameters:
-        parameter.grad = None
-    return True

@@ -9,7 +9,8 @@ updates, and of two ranks it cannot say which one is right.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ import xxhash
 
 from flashback_core.report.model import Finding
 from flashback_core.sketch.parameters import innermost_optimizer, stepped_parameters
+from flashback_core.sketch.sharded import is_sharded
 from flashback_core.warn import Guard
 from flashback_core.watch.state import TensorWatch, digests
 
@@ -25,11 +27,30 @@ if TYPE_CHECKING:
     from flashback_core.recorder import Recorder
     from flashback_plugins._lightning_online import Online
 
-__all__ = ["RankNews", "Ranks", "divergence"]
+__all__ = ["RankNews", "Ranks", "all_or_none", "divergence", "has_shards"]
 
 _PART = "the replica check"
 _MOST_NAMES = 5
 _CERTAIN = 0.99
+
+
+def has_shards(trainer: Any) -> bool:
+    """Whether the trained parameters are spread over ranks (FSDP2, tensor parallel)."""
+    return any(is_sharded(p) for o in trainer.optimizers for p in stepped_parameters(o))
+
+
+@contextmanager
+def all_or_none(trainer: Any, undo: Callable[[], object]) -> Iterator[None]:
+    """A block that all ranks of a sharded model have to get through, or else it is undone."""
+    succeeded = False
+    try:
+        yield
+        succeeded = True
+    finally:
+        if trainer.world_size > 1 and has_shards(trainer):
+            succeeded = bool(trainer.strategy.reduce_boolean_decision(succeeded, all=True))
+        if not succeeded:
+            undo()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

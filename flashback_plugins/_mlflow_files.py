@@ -7,10 +7,10 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
+from flashback_core.report.images import pictures
 from flashback_core.report.model import DetectionReport
 from flashback_core.warn import Guard
 from flashback_plugins import panels
-from flashback_plugins._mlflow_timeline import timeline_png
 
 __all__ = ["FINDINGS", "FOLDER", "INDEX", "lay_out"]
 
@@ -27,17 +27,17 @@ def lay_out(
     """Put everything that goes to MLflow into `folder`.
 
     These are ``report.json``, ``report.md``, ``report.html``, ``findings.json`` in the form that
-    MLflow shows as a table, ``timeline.png`` where the extra ``report`` is installed, and, unless
-    `index` is None, ``index.parquet`` and ``index.schema.json``, which can be previewed.
+    MLflow shows as a table, ``timeline.png`` and ``moved_first.png`` where the extra ``report`` is
+    installed, and, unless `index` is None, ``index.parquet`` and ``index.schema.json``, which can
+    be previewed.
     """
     for suffix, path in reports.items():
         shutil.copyfile(path, folder / f"report.{suffix}")
     table = panels.findings_table(report)
     _write(folder / FINDINGS, {"columns": list(table.columns), "data": table.rows})
-    with Guard()("the picture of the timeline"):
-        picture = timeline_png(report)
-        if picture is not None:
-            (folder / "timeline.png").write_bytes(picture)
+    with Guard()("the pictures for MLflow"):
+        for name, picture in pictures(report).items():
+            (folder / f"{name}.png").write_bytes(picture)
     if index is not None:
         shutil.copyfile(index, folder / INDEX)
         _write(folder / "index.schema.json", _schema(index))

@@ -55,9 +55,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="store_true", help="print the version and exit")
     parser.set_defaults(run=_version_or_help(parser))
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for add in (_add_detect, _add_show, _add_export, _add_diff, _add_scan):
+    for add in (_add_detect, _add_show, _add_export, _add_diff, _add_scan, _add_forensics):
         add(commands)
     return parser
+
+
+def _add_forensics(commands: Any) -> None:
+    from flashback_plugins import _forensics_cli
+
+    _forensics_cli.add(commands)
 
 
 def _version_or_help(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], int]:

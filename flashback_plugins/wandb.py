@@ -145,6 +145,9 @@ class WandbSink(Sink):
     def log_report(self, report: DetectionReport, files: RunFiles) -> None:
         """Set the summary, show the report and its findings, keep index and report as artifacts.
 
+        What moved first is a custom chart, and with the extra ``report`` a picture beside one of
+        the whole run.
+
         The run's summary gets ``flashback/first_bad_step``, ``flashback/status`` and
         ``flashback/confidence``; the artifacts are ``flashback-index-<run id>`` and
         ``flashback-report-<run id>``.
@@ -160,12 +163,15 @@ class WandbSink(Sink):
         self._keep("report", {path.name: path for path in paths.values()}, metadata)
 
     def _show(self, report: DetectionReport, paths: Mapping[str, Path]) -> None:
+        from flashback_plugins._wandb_charts import charts  # after the training: it draws
+
         shown: dict[str, Any] = {}
         if "html" in paths:
             shown["report"] = wandb.Html(paths["html"].read_text("utf-8"), inject=False)
         table = panels.findings_table(report)
         if table.rows:
             shown["findings"] = wandb.Table(columns=list(table.columns), data=table.rows)
+        shown |= charts(report)
         # the row still open may hold metrics of the last live step, whose number it must keep
         self._merge(shown, self._step)
 

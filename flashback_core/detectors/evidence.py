@@ -75,8 +75,8 @@ def describe(table: StepTable, found: Features, j: int, row: int, z: float) -> s
 def _change(item: Feature, moved: float) -> str:
     """What a move of the feature means in the units that people know."""
     if item.family == "sign":
-        return f"had odds {np.exp(moved):.3g} times"
+        return f"had odds {np.exp(min(moved, 690.0)):.3g} times"
     in_logs = item.family != "parameter" and not item.label.startswith(("mean bin", "width"))
     if in_logs:
-        return f"was {np.exp(moved):.3g} times"
+        return f"was {np.exp(min(moved, 690.0)):.3g} times"
     return f"was {moved:+.3g} against"

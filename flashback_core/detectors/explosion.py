@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from flashback_core.baseline import trailing_median
+from flashback_core.bounds import bounded
 from flashback_core.report.model import Finding, MetricScore
 from flashback_core.table import StepTable
 
@@ -28,7 +29,7 @@ def explosion_findings(table: StepTable) -> list[Finding]:
     """The first rows whose gradient norm stays `TIMES` over all that came before, if any."""
     if "grad_norm" not in table:
         return []
-    norm = np.asarray(table.column("grad_norm"), np.float64)
+    norm = bounded(table.column("grad_norm"))
     usable = np.isfinite(norm) & (norm > 0)
     norm, steps = norm[usable], table.steps[usable]
     if len(norm) < FIRST_ROWS + SMOOTH:

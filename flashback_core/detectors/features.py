@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flashback_core.baseline import fill_forward
+from flashback_core.bounds import bounded
 from flashback_core.schema import N_BINS
 from flashback_core.table import StepTable
 
@@ -187,9 +188,8 @@ def _histograms(table: StepTable) -> Iterator[tuple[Feature, Floats]]:
         if not all(name in table for name in names):
             continue
         counts = np.stack([_column(table, name) for name in names])
-        with np.errstate(invalid="ignore", divide="ignore"):
-            share = counts / counts.sum(axis=0)
         bins = np.arange(N_BINS, dtype=np.float64)
+        share = _shares(counts)
         mean = bins @ share
         spread = np.sqrt(np.maximum(bins**2 @ share - mean**2, 1e-9))
         scale = fill_forward(_log(table, unit)) / np.log(4.0) if unit in table else 0.0
@@ -199,6 +199,13 @@ def _histograms(table: StepTable) -> Iterator[tuple[Feature, Floats]]:
             (edge, spread, f"width of hist_{kind} in bins"),
         ):
             yield Feature(f"hist_{kind}:{bin_}", "histogram", "", phase, label), values
+
+
+def _shares(counts: Floats) -> Floats:
+    """Share of each bin; NaN in rows whose counts are none."""
+    usable = np.all(np.isfinite(counts) & (counts >= 0), axis=0)
+    total = np.where(usable, counts.sum(axis=0, where=usable), 0.0)
+    return np.divide(counts, total, out=np.full_like(counts, np.nan), where=total > 1e-9)
 
 
 def round_bin(mean: Floats) -> int:
@@ -214,7 +221,7 @@ def _groups(table: StepTable) -> tuple[str, ...]:
 
 
 def _column(table: StepTable, name: str) -> Floats:
-    return np.asarray(table.column(name), np.float64)
+    return bounded(table.column(name))
 
 
 def _log(table: StepTable, name: str) -> Floats:

@@ -10,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from flashback_core.detectors.checked import report_facts
 from flashback_core.detectors.declared import Declared, declared
 from flashback_core.detectors.explosion import explosion_findings
 from flashback_core.detectors.features import features
@@ -30,6 +31,9 @@ __all__ = ["FirstBadStepDetector"]
 Floats = npt.NDArray[np.float64]
 
 SHIPPED = Path(__file__).with_name("shipped_v2")
+MOST_ODD = 5
+"""Odd batches that a report names; they are information."""
+_RATE = "false_alarms_per_100k"
 
 
 class FirstBadStepDetector:
@@ -53,6 +57,8 @@ class FirstBadStepDetector:
         min_steps: Rows below which a run without a hard signal is `not_enough_data`.
         margin: `fit` puts each threshold this many times over the largest healthy value.
         single_margin: The same for statistics of a single metric, which are the weakest evidence.
+        false_alarms_per_100k: Measured false alarms per 100,000 healthy steps, for the report; None
+            takes the shipped figure with the shipped thresholds, if there is one.
 
     Examples:
         >>> from flashback_core.testing import run_with_fault
@@ -67,8 +73,9 @@ class FirstBadStepDetector:
         *,
         thresholds: Mapping[str, float] | None = None,
         min_steps: int = WARM_UP,
-        margin: float = 1.6,
-        single_margin: float = 2.0,
+        margin: float = 2.0,
+        single_margin: float = 2.5,
+        false_alarms_per_100k: float | None = None,
     ) -> None:
         if min(min_steps, margin, single_margin) < 1:
             msg = (
@@ -77,7 +84,10 @@ class FirstBadStepDetector:
             )
             raise DetectorError(msg)
         if thresholds is None:
-            thresholds = read_config(SHIPPED)["thresholds"]
+            shipped = read_config(SHIPPED)
+            thresholds = shipped["thresholds"]
+            if false_alarms_per_100k is None:
+                false_alarms_per_100k = shipped.get(_RATE)
         self.thresholds = {str(k): float(v) for k, v in thresholds.items()}
         if any(not value > 0 for value in self.thresholds.values()):
             msg = "a threshold is not above 0; fit the detector again"
@@ -85,6 +95,7 @@ class FirstBadStepDetector:
         self.min_steps = min_steps
         self.margin = margin
         self.single_margin = single_margin
+        self.false_alarms_per_100k = false_alarms_per_100k
 
     def __repr__(self) -> str:
         """Short: the thresholds are many."""
@@ -114,6 +125,7 @@ class FirstBadStepDetector:
             name: round(max(self._margin(name) * value, 1.0), 3)
             for name, value in sorted(largest.items())
         }
+        self.false_alarms_per_100k = None  # measured with other thresholds
         return self
 
     def _margin(self, statistic: str) -> float:
@@ -135,6 +147,12 @@ class FirstBadStepDetector:
             findings=tuple(findings),
             detector={"name": "FirstBadStepDetector", "version": self.version},
             source=index.source,
+            facts=report_facts(
+                index,
+                n_statistics=len(self.thresholds),
+                min_steps=self.min_steps,
+                false_alarms=self.false_alarms_per_100k,
+            ),
         ).with_table(index)
 
     def score(self, index: StepTable) -> Floats:
@@ -156,20 +174,28 @@ class FirstBadStepDetector:
         bad = [f.step for f in certain if f.severity == "bad"]
         before = int(np.searchsorted(table.steps, min(bad) + SAME, "right")) if bad else len(table)
         found = statistics(table, self.thresholds, known.events, known.relearn)
-        alarm = found.first_alarm(before)
-        findings = merged(certain, found.finding(alarm) if alarm else None)
+        odd: list[Finding] = []
+        alarm = None
+        for alarm in found.alarms(before):
+            if not found.is_odd_batch(alarm):
+                break
+            odd.append(found.odd_batch(alarm))
+            alarm = None
+        findings = [*merged(certain, found.finding(alarm) if alarm else None), *odd[:MOST_ODD]]
         slow = [*explosion_findings(table), *learning_findings(table)]
         return with_learning(findings, slow, certain=bool(bad))
 
     def save(self, folder: str | Path) -> Path:
         """Write the settings into `folder` as ``config.json``; return the folder."""
-        settings = {
+        settings: dict[str, Any] = {
             "version": self.version,
             "min_steps": self.min_steps,
             "margin": self.margin,
             "single_margin": self.single_margin,
             "thresholds": self.thresholds,
         }
+        if self.false_alarms_per_100k is not None:
+            settings[_RATE] = self.false_alarms_per_100k
         return write_config(folder, settings)
 
     @classmethod
@@ -191,7 +217,7 @@ class FirstBadStepDetector:
         if str(config.get("version")) != "2":
             msg = f"{folder}: detector version {config.get('version')!r}; this flashback reads 1, 2"
             raise DetectorError(msg)
-        names = ("thresholds", "min_steps", "margin", "single_margin")
+        names = ("thresholds", "min_steps", "margin", "single_margin", _RATE)
         return FirstBadStepDetector(**{name: config[name] for name in names if name in config})
 
 

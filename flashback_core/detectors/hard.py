@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from flashback_core.bounds import bounded
 from flashback_core.detectors.declared import Declared
 from flashback_core.detectors.nonfinite import non_finite
 from flashback_core.detectors.signals import Bools, certain, column_is, first_run
@@ -50,7 +51,7 @@ def _zero_loss(table: StepTable) -> Iterator[Finding]:
     """A loss of exactly 0.0 right after one that was not small: filtered NaN, or no targets."""
     if "loss" not in table:
         return
-    loss = np.asarray(table.column("loss"), np.float64)
+    loss = bounded(table.column("loss"))
     for row in np.flatnonzero(loss == 0.0):
         before = loss[max(row - 8, 0) : row]
         before = before[np.isfinite(before)]
@@ -67,6 +68,7 @@ def _zero_loss(table: StepTable) -> Iterator[Finding]:
 def _stopped(table: StepTable, events: Declared) -> Iterator[Finding]:
     """Groups whose update is exactly zero from some step on although the learning rate is not."""
     excused = column_is(table, "exact:step_skipped", 1) | column_is(table, "lr", 0)
+    excused |= _spoilt(table)
     found: dict[int, list[str]] = {}
     for name in table.names:
         if name.startswith("group:") and name.endswith((":update_norm", ":grad_norm")):
@@ -84,6 +86,13 @@ def _stopped(table: StepTable, events: Declared) -> Iterator[Finding]:
         text = f"The {what} of {', '.join(groups)} was exactly zero from step {step} on."
         yield certain(step, f"zero_{what}", text, metrics=dict.fromkeys(names, step))
         return
+
+
+def _spoilt(table: StepTable) -> Bools:
+    """Rows with NaN or infinite gradients: what is left of a norm there is no zero gradient."""
+    if "nonfinite" not in table:
+        return np.zeros(len(table), dtype=bool)
+    return np.asarray(np.nan_to_num(np.asarray(table.column("nonfinite"), np.float64)) > 0)
 
 
 def _started(table: StepTable, events: Declared) -> Iterator[Finding]:

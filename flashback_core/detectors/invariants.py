@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from flashback_core.bounds import bounded, whole
 from flashback_core.detectors.declared import Declared
 from flashback_core.detectors.signals import Bools, certain, column_is, first_run
 from flashback_core.report.model import Finding
@@ -50,7 +51,7 @@ def _column(table: StepTable, name: str) -> Ints | None:
     column = f"exact:{name}"
     if column not in table or not len(table):
         return None
-    values = np.asarray(table.column(column)).astype(np.int64)
+    values = whole(table.column(column))
     return None if np.all(values == -1) else values
 
 
@@ -282,6 +283,9 @@ def _gradients(table: StepTable, events: Declared) -> Iterator[Finding]:
         counts = _column(table, name)
         if counts is None or len(counts) <= CLEAN_ROWS:
             continue
+        if "nonfinite" in table:  # what is left of a NaN gradient is no zero gradient
+            spoilt = np.asarray(table.column("nonfinite"), np.float64) > 0
+            counts = np.where(spoilt, counts[0], counts)
         usual = np.maximum.accumulate(counts)
         usual = np.concatenate([counts[:1], usual[:-1]])
         row = first_run(_rise(counts, usual), LASTING)
@@ -313,7 +317,10 @@ def _precision(table: StepTable, events: Declared) -> Iterator[Finding]:
     low, bins = _column(table, "low16"), [f"hist_update:{i}" for i in range(16)]
     if low is None or not all(b in table for b in bins):
         return
-    entries = np.sum([table.column(b) for b in bins], axis=0)
+    entries = np.nan_to_num(
+        np.stack([bounded(table.column(b)) for b in bins]), posinf=0.0, neginf=0.0
+    )
+    entries = entries.sum(axis=0)
     share = low / np.maximum(entries, 1)
     row = first_run(share > 0.5, 1)
     if row is None or row < HABIT_ROWS or share[:row].max() > 0.1:

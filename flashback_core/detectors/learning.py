@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flashback_core.baseline import MAD_TO_SIGMA, fill_forward, trailing_median
+from flashback_core.bounds import bounded
 from flashback_core.report.model import Finding, MetricScore
 from flashback_core.table import StepTable
 
@@ -41,7 +42,7 @@ def learning_findings(table: StepTable) -> list[Finding]:
     """`never_learns` or `divergence`, or nothing."""
     if "loss" not in table:
         return []
-    loss = np.asarray(table.column("loss"), np.float64)
+    loss = bounded(table.column("loss"))
     known = np.isfinite(loss)
     loss, steps = loss[known], table.steps[known]
     if len(loss) < 2 * SMOOTH:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flashback_core.baseline import delay, trailing_max
+from flashback_core.bounds import bounded
 from flashback_core.detectors.declared import Declared
 from flashback_core.report.model import Finding, MetricScore
 from flashback_core.table import StepTable
@@ -55,8 +56,8 @@ def learning_rate(table: StepTable, events: Declared) -> LearningRate:
     """Jumps of the learning rate of `table` that are not among the declared `events`."""
     if "lr" not in table:
         return LearningRate((), ())
-    lr = np.asarray(table.column("lr"), np.float64)
-    known = np.flatnonzero(np.isfinite(lr) & (np.cumsum(lr > 0) > 0))
+    lr = bounded(table.column("lr"))
+    known = np.flatnonzero(np.isfinite(lr) & (np.cumsum((lr > 0) & np.isfinite(lr)) > 0))
     jumps = _jumps(lr[known], table.steps[known])
     jumps = [at for at in jumps if not events.near(int(known[at]), events.lr)]
     regular = _is_regular(table.steps[known][jumps])
@@ -69,7 +70,7 @@ def _jumps(lr: Floats, steps: npt.NDArray[np.int64]) -> list[int]:
     if len(lr) <= FIRST_ROWS:
         return []
     gaps = np.diff(steps, prepend=steps[:1] - 1).astype(np.float64)
-    floor = np.maximum.accumulate(lr) * 1e-9
+    floor = np.maximum(np.maximum.accumulate(lr) * 1e-9, np.finfo(np.float64).tiny)
     log = np.log(np.maximum(lr, floor))
     moved, moved_log = (np.abs(np.diff(x, prepend=x[:1])) for x in (lr, log))
     usual = _usual(moved / gaps, MEMORY) * gaps
@@ -118,9 +119,9 @@ def _judge(lr: Floats, at: int) -> tuple[str, str]:
     before, now, after = lr[at - 1], lr[at], lr[at : at + AHEAD]
     if now <= before * VANISHED:
         return "all but nothing", "bad"
-    size = abs(np.log(now / before)) if before > 0 else np.inf
+    size = abs(np.log(now) - np.log(before)) if before > 0 else np.inf
     positive = after[after > 0]
-    if before > 0 and np.any(np.abs(np.log(positive / before)) < size / 4):
+    if before > 0 and np.any(np.abs(np.log(positive) - np.log(before)) < size / 4):
         return "and came back within a few steps", "bad"
     if now < before:
         rises = np.diff(after)
@@ -128,6 +129,6 @@ def _judge(lr: Floats, at: int) -> tuple[str, str]:
             return "and climbs from there like a warm-up that began again", "bad"
         return "and held, as at a milestone", "change"
     peak = float(np.max(lr[:at]))  # a warm-up may have hidden the top of the first cycle
-    if 0.8 < now / peak < 1.6 and before < 0.2 * peak:
+    if 0.8 * peak < now < 1.6 * peak and before < 0.2 * peak:
         return "back to its earlier peak, as at a warm restart", "change"
     return "a rise that no schedule of this run explains", "bad"

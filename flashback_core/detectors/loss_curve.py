@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flashback_core.baseline import fill_forward, robust_z
+from flashback_core.bounds import bounded
 from flashback_core.errors import DetectorError, NoBaselineError
 from flashback_core.report.model import DetectionReport, Finding, MetricScore
 from flashback_core.table import StepTable
@@ -65,7 +66,7 @@ class LossCurveDetector:
         """Robust deviations of the loss difference at each row; depends on no later row."""
         if "loss" not in index or len(index) < 2:
             return np.zeros(len(index))
-        loss = fill_forward(index.column("loss"))
+        loss = fill_forward(bounded(index.column("loss")))
         jumps = np.diff(loss)
         floor = 1e-9 + 1e-6 * np.abs(loss[1:])
         return np.concatenate([[0.0], np.abs(robust_z(jumps, window=self.window, floor=floor))])

@@ -21,6 +21,8 @@ __all__ = ["non_finite"]
 LOG_RUN = 4
 """Non-finite gradient norms in a row of a log that are more than a skipped step."""
 NORMS = ("grad_norm", "grad_max", "update_norm", "update_max", "param_norm")
+COUNTABLE = 1e15
+"""Counts from here on are no counts of a recorder."""
 REGULAR = 4
 """Values in a row after which a loss that is missing is a loss that was not finite."""
 
@@ -63,7 +65,8 @@ def _sentence(table: StepTable, name: str, row: int) -> str:
         what = "update" if "update" in name else "gradient"
         of = f" of group {name.split(':')[1]}" if name.startswith("group:") else ""
         entries = "entry was" if value == 1 else "entries were"
-        lead = f"{int(value)} {what} {entries.replace(' ', of + ' ')}"
+        count = f"{int(value)}" if value < COUNTABLE else "countless"
+        lead = f"{count} {what} {entries.replace(' ', of + ' ')}"
         return f"{lead} NaN or infinite at step {step}."
     return f"{name} was {float(value)} at step {step}."
 

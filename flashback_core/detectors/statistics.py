@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,10 @@ MEMBERS = 3
 """Features of the family behind an alarm that date it."""
 STRONG = 0.4
 """Share of the strongest score that a feature needs to date an alarm."""
+CALM = 3
+"""Rows after a single odd batch at which nothing may speak any more."""
+BATCH_FAMILIES = frozenset({"gradient", "loss", "composition", "sign"})
+"""Families that a single odd batch moves, in the gradient alone, with no fault behind it."""
 WIDE = 20
 """Rows of the credible interval beyond which an onset is called gradual."""
 
@@ -60,14 +64,32 @@ class Statistics:
             return np.zeros(len(self.table))
         return np.asarray(self.ratios.max(axis=0))
 
+    def alarms(self, before: int) -> Iterator[Alarm]:
+        """Alarms at rows below `before`, in order, one per row."""
+        for row in np.flatnonzero(self.score[:before] >= 1.0):
+            best = int(np.argmax(self.ratios[:, row]))
+            yield Alarm(int(row), self.names[best], float(self.ratios[best, row]))
+
     def first_alarm(self, before: int) -> Alarm | None:
         """The first alarm at a row below `before`."""
-        rows = np.flatnonzero(self.score[:before] >= 1.0)
-        if not len(rows):
-            return None
-        row = int(rows[0])
-        best = int(np.argmax(self.ratios[:, row]))
-        return Alarm(row, self.names[best], float(self.ratios[best, row]))
+        return next(self.alarms(before), None)
+
+    def is_odd_batch(self, alarm: Alarm) -> bool:
+        """Whether only the gradient of this one step was odd, and all was well right after it.
+
+        Heavy-tailed data has such batches; a fault moves an update, a peak or more than one step.
+        """
+        speaking = [self.names[i] for i in np.flatnonzero(self.ratios[:, alarm.row] >= 1.0)]
+        parts = [name.split("/") for name in speaking]
+        families = {family for family, _, _ in parts} - {ALL}  # `ALL` repeats the others
+        after = self.score[alarm.row + 1 : alarm.row + 1 + CALM]
+        return (
+            bool(families)
+            and families <= BATCH_FAMILIES
+            and all(test == "point" for _, test, _ in parts)
+            and len(after) == CALM
+            and bool((after < 1.0).all())
+        )
 
     def finding(self, alarm: Alarm) -> Finding:
         """Date an alarm and say what moved."""
@@ -80,6 +102,19 @@ class Statistics:
         members = _strongest(score, self.found.family, family)
         onset = date(self.found, members, alarm.row, SCALES[test])
         return self._finding(alarm, family, onset, members, both.z[:, -1])
+
+    def odd_batch(self, alarm: Alarm) -> Finding:
+        """An odd batch as information."""
+        found = self.finding(alarm)
+        step = int(self.table.steps[alarm.row])
+        text = (
+            f"The gradient of step {step} was unusual, the update and the {CALM} steps after it "
+            "were not: an odd batch, as heavy-tailed data has them."
+        )
+        return replace(
+            found, step=step, interval=(step, step), kind="odd_batch", severity="info",
+            evidence=(text, *found.evidence),
+        )  # fmt: skip
 
     def _finding(
         self, alarm: Alarm, family: str, onset: Onset, members: npt.NDArray[np.int64], z: Floats

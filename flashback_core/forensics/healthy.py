@@ -1,16 +1,18 @@
 """Healthy kinds: runs that do something unusual on purpose, and in which nothing is wrong.
 
 A kind changes the config of a task, or gives it events, or both. To add one, write a function of
-config, length and random numbers and put it into `HEALTHY` with a line about it::
+config, length and random numbers and register it with a line about it::
 
-    def _two_clips(config, n_steps, rng):
-        step = _middle(n_steps, rng)
-        return config, [Change(step, lambda task: setattr(task, "clip", 1.0), "clip")]
+    def two_clips(config, n_steps, rng):
+        return config, [Change(n_steps // 2, lambda task: setattr(task, "clip", 1.0), "clip")]
+
+    register("two_clips", HealthyKind(doc="clipping norm 1 from the middle on", make=two_clips,
+                                      needs=("clip",), declares="clip"))
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -39,7 +41,7 @@ from flashback_core.forensics.schedules import milestones
 from flashback_core.forensics.sources import TextSource
 from flashback_core.forensics.tasks import Task
 
-__all__ = ["HEALTHY", "HealthyKind", "Plan", "healthy_plan", "schedule_events"]
+__all__ = ["HEALTHY", "HealthyKind", "Plan", "healthy_plan", "register", "schedule_events"]
 
 Plan = tuple[TaskConfig, list[Event]]
 Maker = Callable[[TaskConfig, int, np.random.Generator], Plan]
@@ -60,6 +62,19 @@ class HealthyKind:
     make: Maker
     needs: tuple[str, ...] = ()
     declares: str | None = None
+
+
+def register(name: str, kind: HealthyKind) -> HealthyKind:
+    """Add a healthy kind under `name`; see `kinds.add` for building runs of it.
+
+    Raises:
+        ValueError: If the name is taken.
+    """
+    if name in HEALTHY:
+        msg = f"there is a healthy kind {name!r} already; choose another name"
+        raise ValueError(msg)
+    HEALTHY[name] = kind
+    return kind
 
 
 def healthy_plan(name: str, config: TaskConfig, n_steps: int, rng: np.random.Generator) -> Plan:
@@ -204,7 +219,7 @@ def _high_lr(config: TaskConfig, n_steps: int, rng: np.random.Generator) -> Plan
     return replace(config, lr=config.peak_lr * 2.5, clip=None), []
 
 
-HEALTHY: Mapping[str, HealthyKind] = {
+HEALTHY: dict[str, HealthyKind] = {
     "plain": HealthyKind(doc="nothing unusual", make=_set()),
     "constant": HealthyKind(doc="constant rate", make=_set(schedule="constant")),
     "linear": HealthyKind(doc="linear decay", make=_set(schedule="linear")),

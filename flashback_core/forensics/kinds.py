@@ -8,7 +8,8 @@ Splits are by seed and by kind. The last digit of a seed decides: 0–3 is ``tra
 ``calibration``, 6–9 ``test``; runs of a held-out kind are ``test`` whatever their seed.
 
 Sets of fault kinds: ``seed`` (the six of the published data set), ``hard`` (43 kinds whose
-visibility was studied), ``reported`` (taken from public failure reports) and ``placebo``.
+visibility was studied), ``reported`` (taken from public failure reports) and ``placebo``. Kinds
+that `add` adds are ``added`` (or ``healthy``): they are only ever ``test``, and are scored apart.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ __all__ = [
     "KindEntry",
     "Kinds",
     "abilities",
+    "add",
     "build_kinds",
     "load_kinds",
 ]
@@ -82,7 +84,7 @@ class KindEntry:
 
     Args:
         name: The kind.
-        set: ``seed``, ``hard``, ``reported``, ``placebo`` or ``healthy``.
+        set: ``seed``, ``hard``, ``reported``, ``placebo``, ``added`` or ``healthy``.
         family: Family of a fault kind, else ``healthy``.
         strength: Usual strength; None for healthy kinds.
         strengths: Range from which strengths are drawn, log-uniformly; None is always the usual.
@@ -155,13 +157,58 @@ def abilities(config: TaskConfig) -> frozenset[str]:
     return frozenset(name for name, is_there in conditions.items() if is_there)
 
 
-@lru_cache(maxsize=1)
+_ADDED: dict[str, KindEntry] = {}
+
+
+def add(name: str) -> KindEntry:
+    """Add a kind to the list, for this process: a registered fault kind or a healthy kind.
+
+    It is held out: no detector is fitted on it.
+
+    Raises:
+        ValueError: If the list has it already, it is no kind, or it needs an unknown ability.
+    """
+    if name in load_kinds().entries:
+        msg = f"the list has a kind {name!r} already; choose another name"
+        raise ValueError(msg)
+    if name in HEALTHY:
+        entry = _added(name, "healthy", "healthy", HEALTHY[name].needs)
+    else:
+        kind = faults.kind_of(name)
+        entry = _added(name, "added", kind.family, kind.needs, kind.strength, kind.strengths)
+    unknown = sorted(set(entry.needs) - set(ABILITIES))
+    if unknown:
+        msg = f"{name!r} needs {unknown}, which are not among the known abilities"
+        raise ValueError(msg)
+    _ADDED[name] = entry
+    return entry
+
+
+def _added(
+    name: str,
+    of: str,
+    family: str,
+    needs: tuple[str, ...],
+    strength: float | None = None,
+    strengths: tuple[float, float] | None = None,
+) -> KindEntry:
+    return KindEntry(
+        name=name, set=of, family=family, strength=strength, strengths=strengths, needs=needs,
+        is_held_out=True,
+    )  # fmt: skip
+
+
 def load_kinds() -> Kinds:
-    """The frozen list.
+    """The frozen list, and after it what `add` added.
 
     Raises:
         ValueError: If ``kinds.json`` is not of this version or names an ability that is not known.
     """
+    return Kinds({**_frozen(), **_ADDED})
+
+
+@lru_cache(maxsize=1)
+def _frozen() -> dict[str, KindEntry]:
     data = json.loads(files(__package__).joinpath("kinds.json").read_text("utf-8"))
     if data.get("version") != 1:
         msg = f"kinds.json has version {data.get('version')!r}; this flashback reads version 1"
@@ -171,7 +218,7 @@ def load_kinds() -> Kinds:
     if unknown:
         msg = f"kinds.json needs {sorted(unknown)}, which are not among the known abilities"
         raise ValueError(msg)
-    return Kinds(entries)
+    return entries
 
 
 def _entry(name: str, fields: Mapping[str, Any]) -> KindEntry:

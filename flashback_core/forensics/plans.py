@@ -50,6 +50,8 @@ PRESETS = {
     "tiny": Preset(doc="short runs of very small models", n_steps=(240, 400), sizes=("micro",)),
     "medium": Preset(doc="the published set-up: tiny transformer, 1,200 steps",
                      n_steps=(1200, 1200), is_card=True),
+    "small": Preset(doc="all families, the smallest models, runs of 300 to 700 steps",
+                    n_steps=(300, 700), sizes=("micro",)),
     "large": Preset(doc="all families, runs of 600 to 2,400 steps", n_steps=(600, 2400),
                     sizes=("mini", "micro")),
 }  # fmt: skip

@@ -16,9 +16,11 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from flashback_core.faults import Fault
+from flashback_core.faults.phases import Phases
 from flashback_core.forensics.events import Event
 from flashback_core.forensics.kinds import load_kinds
 from flashback_core.forensics.plans import PRESETS, FaultPlan, RunPlan, plan, prepared
+from flashback_core.forensics.sources import Batch
 from flashback_core.forensics.tasks import Task, build
 
 __all__ = [
@@ -30,8 +32,8 @@ __all__ = [
 class RunRecorder(Protocol):
     """What `execute` needs of a recorder; `flashback_core.Recorder` has it."""
 
-    def log(self, *, loss: Any = None, batch_ids: Any = None) -> None:
-        """Take loss and sample ids of the step that has just ended."""
+    def log(self, *, loss: Any = None, batch_ids: Any = None, batch: Any = None) -> None:
+        """Take loss, sample ids and batch of the step that has just ended."""
 
     def expect(self, step: int, kind: str) -> None:
         """Take note of a declared change."""
@@ -64,7 +66,7 @@ class NoRecorder:
     def __exit__(self, *_: object) -> None:
         """Do nothing."""
 
-    def log(self, *, loss: Any = None, batch_ids: Any = None) -> None:
+    def log(self, *, loss: Any = None, batch_ids: Any = None, batch: Any = None) -> None:
         """Do nothing."""
 
     def expect(self, step: int, kind: str) -> None:
@@ -78,6 +80,18 @@ class NoRecorder:
 
 
 RecorderFactory = Callable[[Task], RunRecorder]
+
+
+class _LastBatch(Phases):
+    """Keeps the batch that a step trains on, after all that faults and events did to it."""
+
+    def __init__(self) -> None:
+        self.inputs_and_labels: tuple[Any, Any] | None = None
+
+    def batch(self, step: int, batch: Batch) -> Batch:
+        """Look at the batch."""
+        self.inputs_and_labels = (batch["x"], batch["y"])
+        return batch
 
 
 def record_into(folder: str | Path) -> RecorderFactory:
@@ -106,6 +120,8 @@ def execute(run: RunPlan, recorder: RecorderFactory, *, twin: bool = False) -> d
     for event in events:
         event.join(task)
     injected = [] if twin else [task.attach(f.make()) for f in run.faults]
+    seen = _LastBatch()
+    task.acts.append(seen)  # last, so that it sees what the model sees
     losses: list[float] = []
     n_skipped, start = 0, time.process_time()
     with recorder(task) as rec:
@@ -115,7 +131,7 @@ def execute(run: RunPlan, recorder: RecorderFactory, *, twin: bool = False) -> d
             result = task.step(step)
             n_skipped += result.is_skipped
             losses.append(result.loss)
-            rec.log(loss=result.loss, batch_ids=result.batch_ids)
+            rec.log(loss=result.loss, batch_ids=result.batch_ids, batch=seen.inputs_and_labels)
     cpu_ms = (time.process_time() - start) * 1e3 / run.n_steps
     facts = _label(run, injected) | _facts(run, task, losses)
     return facts | {"n_skipped": n_skipped, "cpu_ms_per_step": cpu_ms, "is_twin": twin}

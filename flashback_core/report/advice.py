@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from flashback_core.report.batch import Batch, batch_at
+from flashback_core.report.kinds import DIRECTIONS, finding_words
+from flashback_core.report.look import SHRANK, look_words
 from flashback_core.report.model import DetectionReport, Finding
 
 __all__ = ["Command", "commands", "look_at"]
@@ -23,62 +25,11 @@ class Command:
     language: str = "sh"
 
 
-_LOOK = (
-    (
-        ("lr",),
-        "Compare the scheduler with the learning rate at that step: a scheduler stepped twice, a "
-        "wrong resume and a changed configuration look like this.",
-    ),
-    (
-        ("nonfinite", "nan", "inf", "loss_zero"),
-        "Look at the part of the model that is not finite first; check the loss scale, the "
-        "learning rate and the batch of that step, and go back to the step before it.",
-    ),
-    (
-        ("outside", "weights_changed", "params_changed", "bit_flip", "state"),
-        "Something other than the optimizer wrote to the weights or to the optimizer's state: look "
-        "at callbacks, checkpoint loading, averaging of weights and the memory of the machine.",
-    ),
-    (
-        ("batch", "data", "poison", "label"),
-        "Look at the samples of that batch: their source, labels and order.",
-    ),
-    (
-        ("config",),
-        "Compare the configuration before and after: options of the parameter groups, train or "
-        "eval mode, frozen parameters.",
-    ),
-    (
-        ("dead", "zero", "frozen"),
-        "Look for parameters that lost their gradient or left the optimizer: requires_grad, a "
-        "detached tensor, an underflow of 16-bit numbers.",
-    ),
-    (
-        ("never",),
-        "Nothing was ever learnt: check the learning rate, the labels, and that the optimizer "
-        "holds the parameters of this model.",
-    ),
-    (
-        ("skip",),
-        "The gradient scaler finds NaN or Inf at every step: look at the loss scale and the loss.",
-    ),
-    (
-        ("shift", "jump", "spike", "outlier", "divergence", "consensus", "gradual"),
-        "Look at the metrics that moved first: a gradient that moves before the loss points to the "
-        "data or the loss, an update that moves alone to the optimizer or the learning rate.",
-    ),
-)
-"""Words in a finding's kind, and where to look first; the first line that fits holds."""
-
-
 def look_at(finding: Finding) -> str:
     """Where to look first for a finding of this kind; empty when no kind is known."""
-    kind = finding.kind.lower()
-    words = kind.split("_")
-    for keys, sentence in _LOOK:
-        if any(key in words or ("_" in key and key in kind) for key in keys):
-            return sentence
-    return ""
+    if finding.kind == "outlier" and finding_words(finding) == DIRECTIONS["outlier"][2]:
+        return SHRANK
+    return look_words(finding.kind)
 
 
 def commands(report: DetectionReport, finding: Finding | None) -> tuple[Command, ...]:
@@ -95,6 +46,7 @@ def commands(report: DetectionReport, finding: Finding | None) -> tuple[Command,
                 text=f"flashback show {source} --steps {first}:{last}",
             )
         )
+        found += _numbers(finding, source, f"{first}:{last}")
         found += _go_back(report, finding, source)
         found += _compare(source)
     return (*found, *_skip_batch(report, finding))
@@ -133,6 +85,20 @@ def _compare(source: str) -> tuple[Command, ...]:
     )
 
 
+def _numbers(finding: Finding, source: str, steps: str) -> tuple[Command, ...]:
+    """The metrics that moved first, step by step."""
+    names = [shell_word(f"--metric={m.metric}", path=False) for m in finding.top_metrics[:3]]
+    chosen = " ".join(name for name in names if name)
+    if not chosen:
+        return ()
+    return (
+        Command(
+            why="See the numbers that moved first, step by step",
+            text=f"flashback show {source} {chosen} --steps {steps}",
+        ),
+    )
+
+
 def _go_back(report: DetectionReport, finding: Finding, source: str) -> tuple[Command, ...]:
     """Restoring, where the run kept what that takes."""
     good = min(finding.step, finding.interval[0]) - 1
@@ -165,9 +131,14 @@ def _condition(batch: Batch) -> str:
     return f"(epoch, batch_index) == ({batch.epoch}, {batch.index})"
 
 
-def shell_word(source: str) -> str:
-    """`source` quoted for a shell; empty when it cannot be typed safely or is not known."""
+def shell_word(source: str, *, path: bool = True) -> str:
+    """`source` quoted for a shell; empty when it cannot be typed safely or is not known.
+
+    Args:
+        source: The text.
+        path: Whether it is a path, which must not look like an option.
+    """
     odd = any(unicodedata.category(c) in {"Cc", "Cf", "Cs", "Zl", "Zp"} for c in source)
     if not source or odd or len(source) > 400:
         return ""
-    return shlex.quote(f"./{source}" if source.startswith("-") else source)
+    return shlex.quote(f"./{source}" if path and source.startswith("-") else source)

@@ -74,8 +74,9 @@ def batch_at(table: StepTable, step: int) -> Batch | None:
 def _integer(table: StepTable, name: str, row: int, absent: int = -1) -> int | None:
     if name not in table:
         return None
-    value = int(table.column(name)[row])
-    return None if value == absent else value
+    value = table.column(name)[row]
+    known = 0 <= value < 2**64  # a table made by hand may hold NaN or less than nothing
+    return int(value) if known and value != absent else None
 
 
 def _float(table: StepTable, name: str, row: int) -> float | None:
@@ -86,6 +87,6 @@ def _float(table: StepTable, name: str, row: int) -> float | None:
 
 
 def _seen(table: StepTable, digest: int, row: int) -> tuple[int, ...]:
-    hashes = np.asarray(table.column("exact:batch_hash"), np.uint64)
-    rows = np.flatnonzero(hashes == np.uint64(digest))
+    hashes = np.asarray(table.column("exact:batch_hash"))
+    rows = np.flatnonzero(hashes == hashes.dtype.type(digest))
     return tuple(int(s) for s in table.steps[rows[rows != row][:20]])

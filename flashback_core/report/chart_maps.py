@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from flashback_core.bounds import bounded
+from flashback_core.report.events import resumed_rows
 from flashback_core.report.metric_words import split_metric
 from flashback_core.report.model import DetectionReport, Finding
 from flashback_core.report.spec import HeatMap, Rule
@@ -31,7 +34,8 @@ _PARTS = {
     "hist_update": "update sizes",
     "step_wall_ms": "time per step",
 }
-_SIZES = ("gradient sizes", "update sizes")
+_ASIDE = ("gradient sizes", "update sizes", "time per step")
+"""Parts that are far off quickly and say little of it; they have rows of their own only."""
 
 
 def part_of(name: str) -> str:
@@ -92,7 +96,7 @@ def _part_order(part: str) -> tuple[int, str]:
 
 
 def _loudest(rows: _Rows, parts: Sequence[str], edges: Floats) -> str:
-    parts = [p for p in parts if p not in _SIZES] or list(parts)
+    parts = [p for p in parts if p not in _ASIDE] or list(parts)
     values = np.stack([rows.values[p] for p in parts])
     if not np.isfinite(values).any():
         return "Too few steps to compare any step with those before it."
@@ -131,9 +135,11 @@ def surprise_map(table: StepTable, report: DetectionReport) -> HeatMap | None:
         return None
     starts = blocks_of(table.steps)
     rows = _Rows(len(starts))
+    fresh = resumed_rows(table)
     for name in table.names:
-        rows.add(name, block_surprise(table.column(name), starts, counts=_is_bin(name)))
-    rules = tuple(_rule(f) for f in report.findings[:12])
+        values = _carried(table.column(name), fresh)
+        rows.add(name, block_surprise(values, starts, counts=_is_bin(name)))
+    rules = _rules(report)
     edges = edges_of(table.steps)[np.append(starts, len(table))]
     return _map(rows, edges, rules, "Surprise over the whole run", "surprise-run")
 
@@ -143,12 +149,24 @@ def surprise_near(window: Window, finding: Finding) -> HeatMap | None:
     if not window.table.names:
         return None
     rows = _Rows(len(window.table) - window.shown)
+    fresh = resumed_rows(window.table)
     for name in window.table.names:
-        z = row_surprise(window.table.column(name), window.row, counts=_is_bin(name))
+        values = _carried(window.table.column(name), fresh)
+        z = row_surprise(values, window.row, counts=_is_bin(name))
         rows.add(name, z[window.shown :])
     edges = edges_of(window.table.steps)[window.shown :]
     title = f"Surprise step by step round step {finding.step:,}"
     return _map(rows, edges, (_rule(finding),), title, "surprise-near")
+
+
+def _carried(values: npt.NDArray[Any], fresh: npt.NDArray[np.intp]) -> npt.NDArray[Any]:
+    """Values whose NaN at the first row of a recording is the value before: it is no loss."""
+    if values.dtype.kind != "f" or not np.isnan(values[fresh]).any():
+        return values
+    lost = fresh[np.isnan(values[fresh])]
+    values = values.copy()
+    values[lost] = values[lost - 1]
+    return values
 
 
 def _is_bin(name: str) -> bool:
@@ -158,9 +176,9 @@ def _is_bin(name: str) -> bool:
 def strip_of(whole: HeatMap) -> HeatMap:
     """The strongest surprise of all parts as a map of one row."""
     strength = np.nan_to_num(np.abs(whole.values), nan=-1.0)
-    sizes = np.isin(whole.rows, _SIZES)
-    if not sizes.all():
-        strength[sizes] = -2.0  # bins that fill or empty are far off quickly; norms say more
+    aside = np.isin(whole.rows, _ASIDE)
+    if not aside.all():
+        strength[aside] = -2.0
     best = strength.argmax(axis=0)
     columns = np.arange(strength.shape[1])
     return replace(
@@ -173,6 +191,11 @@ def strip_of(whole: HeatMap) -> HeatMap:
         rules=(),
         note="",
     )
+
+
+def _rules(report: DetectionReport) -> tuple[Rule, ...]:
+    found = [f for f in report.findings if f.kind != "not_enough_data"]
+    return tuple(_rule(f) for f in found[:12])
 
 
 def _rule(finding: Finding) -> Rule:
@@ -194,7 +217,7 @@ def histogram_map(table: StepTable, report: DetectionReport, kind: str) -> HeatM
     starts = blocks_of(table.steps)
     counts = np.stack([table.column(n)[starts] for n in names]).astype(np.float64)
     edges = edges_of(table.steps)[np.append(starts, len(table))]
-    rules = tuple(_rule(f) for f in report.findings[:12])
+    rules = _rules(report)
     return _histogram(counts, edges, rules, kind, "over the whole run")
 
 
@@ -217,8 +240,9 @@ def _bins(names: Sequence[str], kind: str) -> Iterator[str]:
 def _histogram(
     counts: Floats, edges: Floats, rules: tuple[Rule, ...], kind: str, where: str
 ) -> HeatMap:
+    counts = np.maximum(np.nan_to_num(bounded(counts), nan=0.0, posinf=0.0, neginf=0.0), 0.0)
     total = counts.sum(axis=0)
-    share = np.divide(counts, total, out=np.full_like(counts, np.nan), where=total > 0)
+    share = np.divide(counts, total, out=np.full_like(counts, np.nan), where=total > 1e-9)
     what = "gradients" if kind == "grad" else "updates"
     middle = _typical_bin(share)
     return HeatMap(

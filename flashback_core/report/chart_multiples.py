@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from flashback_core.bounds import bounded
 from flashback_core.report.metric_words import metric_label
 from flashback_core.report.model import Finding, MetricScore
 from flashback_core.report.spec import Band, Line, Panel, Rule, Span
@@ -100,7 +101,7 @@ def healthy_band(window: Window, values: np.ndarray) -> Band | None:
 
 def _wide(values: np.ndarray) -> bool:
     """Whether values from zero on span so much that only a logarithmic scale shows them."""
-    finite = values[np.isfinite(values)]
+    finite = bounded(values[np.isfinite(values)])
     positive = finite[finite > 0]
     if not len(positive) or finite.min() < 0:
         return False
@@ -109,7 +110,7 @@ def _wide(values: np.ndarray) -> bool:
 
 def _note(window: Window, values: np.ndarray, moved: int) -> str:
     """The change in words, so that it can be read without the picture."""
-    before = values[max(0, window.row - 32) : window.row].astype(np.float64)
+    before = bounded(values[max(0, window.row - 32) : window.row])
     before = before[np.isfinite(before)]
     usual = f"Usually {number(float(np.median(before)))}; " if len(before) else ""
     row = window.row_of(moved)

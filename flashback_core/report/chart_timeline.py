@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
+from flashback_core.bounds import bounded, whole
 from flashback_core.report.downsample import min_max_rows
-from flashback_core.report.kinds import kind_words
+from flashback_core.report.events import event_words, is_step, resumes
+from flashback_core.report.kinds import finding_words
 from flashback_core.report.metric_words import metric_label
 from flashback_core.report.model import DetectionReport, Finding
 from flashback_core.report.spec import HeatMap, Lanes, Line, Mark, Panel, Rule, Span, Stack
 from flashback_core.report.surprise import lost_rows
-from flashback_core.report.text import clean, plural
+from flashback_core.report.text import plural
 from flashback_core.table import StepTable
 
-__all__ = ["event_words", "glance", "timeline"]
+__all__ = ["glance", "timeline"]
 
 POINTS = 1600
 """Points of one series before stretches round findings are added."""
@@ -28,6 +30,7 @@ _SERIES = ("loss", "lr", "grad_norm", "update_norm")
 _TELLING = ("loss", "grad", "norm", "acc", "lr")
 _FINDINGS_DRAWN = 24
 _JUMP = 60
+_ROLES = {"expect": "series-1", "resume": "change", "outside": "change", "config": "change"}
 
 
 def timeline(
@@ -85,7 +88,7 @@ def _has_values(table: StepTable, name: str) -> bool:
 
 def _is_counter(table: StepTable, name: str) -> bool:
     """Whether a column only counts up, as epochs, steps and times do."""
-    values = np.asarray(table.column(name), np.float64)
+    values = bounded(table.column(name))
     return bool(np.all(np.diff(values[np.isfinite(values)]) >= 0))
 
 
@@ -98,7 +101,7 @@ def _panel(
     steps, values = (steps, values) if logged.all() else (steps[logged], values[logged])
     rows = min_max_rows(values, POINTS, keep=_stretches(steps, report))
     line = Line(steps=steps[rows], values=values[rows], label=metric_label(name))
-    first = report.findings[:_FINDINGS_DRAWN]
+    first = [f for f in report.findings if f.kind != "not_enough_data"][:_FINDINGS_DRAWN]
     return Panel(
         title=metric_label(name),
         name=name,
@@ -117,7 +120,7 @@ def _span(finding: Finding) -> Span:
 
 
 def _needs_log(values: np.ndarray) -> bool:
-    finite = values[np.isfinite(values)]
+    finite = bounded(values[np.isfinite(values)])
     if not len(finite) or finite.min() <= 0:
         return False
     low, high = np.quantile(finite[:: max(1, len(finite) // 10_000)], [0.02, 0.98])
@@ -135,7 +138,9 @@ def _lanes(table: StepTable, report: DetectionReport, domain: tuple[float, float
         ("found", tuple(_found(report, "bad"))),
         ("changes", tuple(_found(report, "change"))),
         ("declared", tuple(_events(table, "expect"))),
-        ("resumed", tuple(_events(table, "resume"))),
+        ("resumed", tuple(_marks(resumes(table.events)))),
+        ("written to", tuple(_events(table, "outside"))),
+        ("settings", tuple(_events(table, "config"))),
         ("gaps", (*_events(table, "gap"), *_events(table, "damage"))),
         ("skipped", tuple(skipped(table))),
         ("epochs", tuple(epochs(table))),
@@ -148,44 +153,25 @@ def _lanes(table: StepTable, report: DetectionReport, domain: tuple[float, float
 
 def _found(report: DetectionReport, severity: str) -> Iterator[Mark]:
     for f in report.findings[:MARKS]:
-        if f.severity == severity or (severity == "change" and f.severity == "info"):
-            words = f"step {f.step:,}: {kind_words(f.kind)}"
+        shown = f.severity == severity or (severity == "change" and f.severity == "info")
+        if shown and f.kind != "not_enough_data":
+            words = f"step {f.step:,}: {finding_words(f)}"
             yield Mark(step=f.step, label=words, role=f.severity)
 
 
 def _events(table: StepTable, kind: str) -> Iterator[Mark]:
-    found = [e for e in table.events if e.get("event") == kind and _is_step(e.get("step"))]
+    return _marks([e for e in table.events if e.get("event") == kind])
+
+
+def _marks(events: Sequence[Mapping[str, Any]]) -> Iterator[Mark]:
+    found = [e for e in events if is_step(e.get("step"))]
     for event in found[:MARKS]:
         yield Mark(
             step=int(event["step"]),
             label=event_words(event),
-            role={"expect": "series-1", "resume": "change"}.get(kind, "quiet"),
-            last=int(event["last_step"]) if _is_step(event.get("last_step")) else None,
+            role=_ROLES.get(str(event.get("event")), "quiet"),
+            last=int(event["last_step"]) if is_step(event.get("last_step")) else None,
         )
-
-
-def _is_step(value: object) -> bool:
-    return isinstance(value, (int, float, np.integer)) and bool(np.isfinite(value))
-
-
-def event_words(event: dict[str, Any]) -> str:
-    """An event of the table as words."""
-    kind = clean(event.get("event", "event"), 40)
-    rest = {k: v for k, v in event.items() if k not in {"event", "step", "kind", "last_step"}}
-    named = {
-        "expect": "declared: " + clean(str(event.get("kind", "a change")).replace("_", " "), 60),
-        "resume": "the run was resumed here",
-        "gap": "steps are missing from here" + _until(event),
-        "damage": "a part of the index is damaged and was left out",
-    }
-    words = named.get(kind, kind)
-    more = clean(", ".join(f"{k.replace('_', ' ')} {v}" for k, v in rest.items()), 80)
-    where = f"step {event['step']:,}: " if _is_step(event.get("step")) else ""
-    return f"{where}{words}" + (f" ({more})" if more else "")
-
-
-def _until(event: dict[str, Any]) -> str:
-    return f" to step {event['last_step']:,}" if _is_step(event.get("last_step")) else ""
 
 
 def skipped(table: StepTable) -> Iterator[Mark]:
@@ -217,7 +203,7 @@ def epochs(table: StepTable) -> Iterator[Mark]:
     """The first step of each epoch but the first, when there are few enough to tell apart."""
     if "exact:epoch" not in table.exact_names:
         return
-    numbers = np.asarray(table.column("exact:epoch"))
+    numbers = whole(table.column("exact:epoch"))
     rows = np.flatnonzero((np.diff(numbers) != 0) & (numbers[1:] >= 0)) + 1
     if len(rows) <= 60:
         for row in rows:

@@ -3,38 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
+from flashback_core.report.check import Check
+from flashback_core.report.events import resumed_rows
+from flashback_core.report.invariants import broken_invariants
 from flashback_core.report.metric_words import split_metric
+from flashback_core.report.model import DetectionReport
 from flashback_core.report.surprise import lost_rows
 from flashback_core.report.text import clean, number, plural
 from flashback_core.report.window import Window
 
 __all__ = ["Check", "broken"]
 
-_OUTSIDE = ((1, "weights"), (2, "optimizer state"), (4, "buffers"))
 
+def broken(window: Window, report: DetectionReport) -> tuple[Check, ...]:
+    """Exact checks that broke from the finding on, first step first.
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    """One exact check that broke: at which step, and its value before and then."""
-
-    step: int
-    name: str
-    before: str
-    at: str
-    meaning: str
-
-
-def broken(window: Window) -> tuple[Check, ...]:
-    """Exact checks that broke from the finding on, first step first."""
+    Args:
+        window: The rows round the finding that the report is about.
+        report: All findings: what they name elsewhere in the run is listed too.
+    """
     found = [
         *_nonfinite(window),
         *_broken_values(window),
-        *_outside(window),
-        *_changed(window),
+        *broken_invariants(window, report),
         *_skipped(window),
         *_still(window),
     ]
@@ -66,8 +60,11 @@ def _nonfinite(window: Window) -> Iterator[Check]:
 def _broken_values(window: Window) -> Iterator[Check]:
     """Metrics that are no numbers any more, one line for all that broke at the same step."""
     broke: dict[int, list[str]] = {}
+    fresh = resumed_rows(window.table)
     for name in window.table.names:
-        bad = lost_rows(window.table.column(name))
+        values = window.table.column(name)
+        bad = lost_rows(values)
+        bad[fresh[np.isnan(values[fresh])]] = False
         row = _first(window, bad)
         if row is not None and not (row and bad[:row].any()):
             broke.setdefault(row, []).append(name)
@@ -94,47 +91,6 @@ def _exact(window: Window, name: str) -> np.ndarray | None:
     return window.table.column(column) if column in window.table.exact_names else None
 
 
-def _outside(window: Window) -> Iterator[Check]:
-    bits = _exact(window, "outside")
-    if bits is None or bits[: window.row].any():
-        return  # a habit of this run, such as averaging weights, is no finding
-    row = _first(window, bits != 0)
-    if row is not None:
-        what = [word for bit, word in _OUTSIDE if int(bits[row]) & bit]
-        yield Check(
-            step=_step(window, row),
-            name="exact:outside",
-            before="unchanged between steps",
-            at=f"{' and '.join(what)} changed",
-            meaning="something other than the optimizer wrote to them after the step before",
-        )
-
-
-def _changed(window: Window) -> Iterator[Check]:
-    for name, what in (
-        ("config_hash", "configuration"),
-        ("clipped", "clipping"),
-        ("accum_count", "accumulation"),
-    ):
-        values = _exact(window, name)
-        if values is None or window.row == 0:
-            continue
-        known = (values[1:] != values[:-1]) & (values[1:] > 0) & (values[:-1] > 0)
-        row = _first(window, np.concatenate([[False], known]))
-        if row is not None and not known[: max(window.row - 2, 0)].any():
-            yield Check(
-                step=_step(window, row),
-                name=f"exact:{name}",
-                before=_plain(name, values[row - 1]),
-                at=_plain(name, values[row]),
-                meaning=f"the {what} is not the one of the step before",
-            )
-
-
-def _plain(name: str, value: np.generic) -> str:
-    return f"{int(value):016x}" if name.endswith("hash") else str(value)
-
-
 def _skipped(window: Window) -> Iterator[Check]:
     flags = _exact(window, "step_skipped")
     if flags is None:
@@ -154,13 +110,14 @@ def _skipped(window: Window) -> Iterator[Check]:
 def _still(window: Window) -> Iterator[Check]:
     """Groups whose update becomes exactly zero and had not been so before."""
     flags = _exact(window, "step_skipped")
+    spoilt = _spoilt(window)
     for name in window.table.names:
         group, quantity = split_metric(name)
         if quantity != "update_norm" or window.row == 0:
             continue
         values = np.asarray(window.table.column(name))
         zero = (values == 0) & ((flags == 0) if flags is not None else True)
-        row = _first(window, zero)
+        row = _first(window, zero & ~spoilt)
         if row is None or row == 0 or (values[:row] == 0).any():
             continue
         part = clean(group, 40) or "whole model"
@@ -171,3 +128,12 @@ def _still(window: Window) -> Iterator[Check]:
             at="0",
             meaning=f"not one weight of {part} moved",
         )
+
+
+def _spoilt(window: Window) -> np.ndarray:
+    """Rows with updates that are no numbers: norms of what is left say nothing there."""
+    spoilt = np.zeros(len(window.table), np.bool_)
+    for name in window.table.names:
+        if split_metric(name)[1] == "update_nonfinite":
+            spoilt |= np.asarray(window.table.column(name)) > 0
+    return spoilt

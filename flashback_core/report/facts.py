@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from flashback_core.report.chart_timeline import event_words
+from flashback_core.report.events import event_words, resumes
 from flashback_core.report.model import REPORT_VERSION, DetectionReport
 from flashback_core.report.text import clean, count, number, plural
 from flashback_core.report.verdict import false_alarm_rate
@@ -86,6 +86,7 @@ def _of_table(table: StepTable) -> Iterator[tuple[str, str]]:
         ("expect", "Declared"),
     ):
         events = [e for e in table.events if e.get("event") == kind]
+        events = resumes(table.events) if kind == "resume" else events
         if events:
             more = f"; and {len(events) - 4:,} more" if len(events) > 4 else ""
             yield label, "; ".join(event_words(e) for e in events[:4]) + more

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
+from flashback_core.report.model import Finding
 from flashback_core.report.text import clean
 
-__all__ = ["kind_words"]
+__all__ = ["DIRECTIONS", "finding_words", "kind_words"]
 
 KINDS = {
     "lr_jump": "the learning rate jumped",
@@ -21,6 +24,7 @@ KINDS = {
     "loss_zero": "the loss fell to exactly zero",
     "loss_frozen": "the loss stopped changing",
     "update_shift": "the updates of the weights left their usual size",
+    "odd_batch": "one batch had an unusual gradient",
     "update_zero": "a part of the model stopped being updated",
     "dead_group": "a part of the model stopped being updated",
     "gradient_shift": "the gradients left their usual size",
@@ -35,8 +39,18 @@ KINDS = {
     "state_lost": "the optimizer's state was lost",
     "buffers_changed": "buffers of the model changed between two steps",
     "config_changed": "the configuration changed",
+    "eval_mode": "a part of the model that trains was put into eval mode",
+    "train_mode": "a part of the model was put into train mode",
+    "freeze": "a part of the model was frozen",
+    "unfreeze": "a part of the model that was still began to train",
+    "replica_divergence": "copies of the model on different processes are not the same any more",
+    "resume_discontinuity": "a resume did not bring everything back",
     "batch_repeat": "a batch came a second time",
     "batch_repeated": "a batch came a second time",
+    "data_replay": "batches that had come before came again",
+    "no_reshuffle": "the batches came again in the same order",
+    "duplicate_samples": "samples are repeated inside a batch",
+    "labels_misaligned": "the labels no longer belong to their inputs",
     "batch_duplicates": "samples are repeated inside a batch",
     "data_shift": "the data changed",
     "poison": "the data of some batches looks poisoned",
@@ -48,12 +62,16 @@ KINDS = {
     "gradual": "the run went wrong little by little",
     "slow_step": "steps became slow",
     "loss_jump": "the loss jumped",
+    "gradient_explosion": "the gradients exploded and stayed huge",
+    "missing_gradient": "weights that are to be trained got no gradient any more",
+    "update_lost": "weights with a gradient did not move",
+    "precision_lost": "the weights lost most of their precision",
     "divergence": "the run diverges: the loss climbs and does not come back",
     "skipped_step": "the optimizer skipped a step",
     "zero_gradient": "the gradient of a part of the model fell to exactly zero",
     "zero_update": "a part of the model stopped being updated",
     "balance_shift": "the balance between the parts of the model changed",
-    "outlier": "a single huge value appeared",
+    "outlier": "the largest values no longer fit the others",
     "sign_shift": "the signs of the gradients changed their pattern",
     "distribution_shift": "the sizes of gradients or updates changed their distribution",
     "weight_shift": "the weights left their usual size",
@@ -64,8 +82,64 @@ KINDS = {
 }
 
 
+DIRECTIONS = {
+    "outlier": ("peak", "a single huge value appeared", "the largest values shrank"),
+    "gradient_shift": ("gradient", "the gradients became larger", "the gradients became smaller"),
+    "update_shift": (
+        "update",
+        "the updates of the weights became larger",
+        "the updates of the weights became smaller",
+    ),
+}
+"""Family whose evidence says how a kind moved, and the words for up and for down."""
+
+_TIMES = re.compile(r"\bwas ([\d.e+-]+) times")
+_RATE = re.compile(r"went from (\S+) to (\S+) at step")
+
+
 def kind_words(kind: str | None) -> str:
     """What a kind of finding looks like, as a clause."""
     if not kind:
         return KINDS["unknown"]
     return KINDS.get(kind) or clean(kind.replace("_", " "))
+
+
+def finding_words(finding: Finding) -> str:
+    """What a finding looks like, as a clause that says up or down where its evidence does.
+
+    Examples:
+        >>> text = "grad_max / grad_norm was 0.5 times the median: 9.0 robust deviations (peak)."
+        >>> finding_words(
+        ...     Finding(step=3, interval=(3, 3), kind="outlier", confidence=0.9, severity="bad",
+        ...             evidence=(text,))
+        ... )
+        'the largest values shrank'
+    """
+    if finding.kind == "lr_jump" and _fell(finding):
+        return "the learning rate fell"
+    family, up, down = DIRECTIONS.get(finding.kind, ("", "", ""))
+    moved = _moved(finding, family) if family else 1.0
+    if moved == 1.0:
+        return kind_words(finding.kind)
+    return up if moved > 1.0 else down
+
+
+def _moved(finding: Finding, family: str) -> float:
+    """How many times its usual value the family's strongest metric was; 1.0 where none says so."""
+    for text in finding.evidence:
+        said = _TIMES.search(text)
+        if said and f"({family}" in text.rpartition(": ")[2]:
+            return _float(said[1])
+    return 1.0
+
+
+def _fell(finding: Finding) -> bool:
+    said = _RATE.search(" ".join(finding.evidence))
+    return said is not None and _float(said[2]) < _float(said[1])
+
+
+def _float(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 1.0

@@ -14,7 +14,7 @@ from flashback_core.report.chart_multiples import movers
 from flashback_core.report.charts import lead, window_of
 from flashback_core.report.checks import broken
 from flashback_core.report.facts import facts
-from flashback_core.report.kinds import kind_words
+from flashback_core.report.kinds import finding_words
 from flashback_core.report.model import DetectionReport, Finding
 from flashback_core.report.sparkline import sparkline
 from flashback_core.report.text import clean, score_words
@@ -54,7 +54,7 @@ def to_markdown(report: DetectionReport) -> str:
         *_head(report, finding),
         *_moved(finding, near),
         *_evidence(report, finding),
-        *_exact(near),
+        *_exact(near, report),
         *_others(report),
         *_now(report, finding),
         *_unseen(report),
@@ -104,8 +104,8 @@ def _evidence(report: DetectionReport, finding: Finding | None) -> Iterator[str]
     yield words(confidence_meaning(report))
 
 
-def _exact(near: Window | None) -> Iterator[str]:
-    found = broken(near) if near else ()
+def _exact(near: Window | None, report: DetectionReport) -> Iterator[str]:
+    found = broken(near, report) if near else ()
     if found:
         yield "### Exact checks that broke"
         rows = [
@@ -120,7 +120,7 @@ def _others(report: DetectionReport) -> Iterator[str]:
     if found:
         yield "### Other findings"
         rows = [
-            (f"{f.step:,}", f.severity, words(kind_words(f.kind)), f"{f.confidence:.2f}")
+            (f"{f.step:,}", f.severity, words(finding_words(f)), f"{f.confidence:.2f}")
             for f in found
         ]
         yield _table(("Step", "Weight", "What it looks like", "Confidence"), rows)

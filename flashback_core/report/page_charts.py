@@ -6,10 +6,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from flashback_core.bounds import bounded, whole
 from flashback_core.report import chart_maps, chart_multiples, chart_timeline
 from flashback_core.report.batch import batch_at
 from flashback_core.report.charts import lead
 from flashback_core.report.checks import broken
+from flashback_core.report.events import event_words, told
 from flashback_core.report.figure import figure
 from flashback_core.report.markup import esc, explained, metric_name, section, table
 from flashback_core.report.model import DetectionReport, Finding
@@ -40,7 +42,7 @@ def chart_sections(report: DetectionReport) -> str:
         _surprise(run, whole, near, finding),
         _histograms(run, report, near, finding),
         _batch(run, finding),
-        _checks(near),
+        _checks(near, report),
     ]
     return "".join(parts)
 
@@ -86,9 +88,9 @@ def _values(near: Window, name: str, row: int | None) -> tuple[str, str, str]:
         return "", "", ""
     column = np.asarray(near.table.column(name))
     if name.endswith("_hash"):
-        texts = [f"{int(v):016x}" for v in column]
+        texts = [f"{int(v) % 2**64:016x}" for v in whole(column, 0)]
         return "", texts[row - 1] if row else "", texts[row]
-    values = column.astype(np.float64)
+    values = bounded(column)
     before = values[max(0, near.row - 64) : near.row]
     before = before[np.isfinite(before)]
     usual = number(float(np.median(before))) if len(before) else ""
@@ -123,10 +125,10 @@ def _totals(run: StepTable) -> str:
 
 def _event_list(run: StepTable) -> str:
     """Events as words, for those who cannot use the marks."""
-    shown = [e for e in run.events if e.get("event") not in {"groups", "run"}]
+    shown = told(run.events)
     if not shown:
         return ""
-    items = "".join(f"<li>{esc(chart_timeline.event_words(e), 200)}</li>" for e in shown[:200])
+    items = "".join(f"<li>{esc(event_words(e), 200)}</li>" for e in shown[:200])
     more = f"<li>and {len(shown) - 200:,} more</li>" if len(shown) > 200 else ""
     return (
         f"<details><summary>{plural(len(shown), 'event')} in words</summary>"
@@ -192,8 +194,8 @@ def _batch(run: StepTable, finding: Finding | None) -> str:
     return section("batch", title, f'<table class="facts">{rows}</table>', lead=esc(again))
 
 
-def _checks(near: Window | None) -> str:
-    found = broken(near) if near else ()
+def _checks(near: Window | None, report: DetectionReport) -> str:
+    found = broken(near, report) if near else ()
     rows = [
         (f"{c.step:,}", metric_name(c.name), esc(c.before, 60), esc(c.at, 60), esc(c.meaning, 200))
         for c in found[:40]
@@ -211,13 +213,13 @@ def _checks(near: Window | None) -> str:
 
 def recorded_parts(run: StepTable) -> Iterator[tuple[str, str]]:
     """Names of the model's parts and their parameters, from the event ``groups``."""
-    for event in run.events:
-        if event.get("event") == "groups":
-            for group, parameters in dict(event.get("groups", {})).items():
-                if not parameters:
-                    continue  # a group of the schema that this model does not have
-                total = sum(int(p.get("numel", 0)) for p in parameters)
-                yield (
-                    clean(group, 40),
-                    f"{plural(len(parameters), 'tensor')}, {plural(total, 'number')}",
-                )
+    told_of = [e for e in run.events if e.get("event") == "groups"]
+    for event in told_of[-1:]:  # every recording says it again
+        for group, parameters in dict(event.get("groups", {})).items():
+            if not parameters:
+                continue  # a group of the schema that this model does not have
+            total = sum(int(p.get("numel", 0)) for p in parameters)
+            yield (
+                clean(group, 40),
+                f"{plural(len(parameters), 'tensor')}, {plural(total, 'number')}",
+            )

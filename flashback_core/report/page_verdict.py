@@ -9,7 +9,7 @@ from flashback_core.report.batch import batch_at
 from flashback_core.report.chart_timeline import glance
 from flashback_core.report.charts import lead
 from flashback_core.report.figure import figure
-from flashback_core.report.kinds import kind_words
+from flashback_core.report.kinds import finding_words
 from flashback_core.report.markup import code, esc, explained, metric_name, run_text, section, table
 from flashback_core.report.metric_words import metric_label
 from flashback_core.report.model import DetectionReport, Finding
@@ -171,7 +171,7 @@ def _others(findings: list[Finding]) -> str:
         (
             f"{f.step:,}",
             f'<span class="tag {esc(f.severity)}">{esc(f.severity)}</span>',
-            f"{esc(kind_words(f.kind), 80)}",
+            f"{esc(finding_words(f), 80)}",
             f"{f.confidence:.2f}",
             metric_name(f.top_metrics[0].metric) if f.top_metrics else "",
             run_text(f.evidence[0], 200) if f.evidence else "",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from flashback_core.bounds import bounded
 from flashback_core.report.spec import Panel
 from flashback_core.report.text import number
 
@@ -32,7 +33,7 @@ class ValueScale:
 
         Zeros on a logarithmic scale stand at its bottom.
         """
-        x = np.asarray(values, np.float64)
+        x = bounded(values)
         with np.errstate(invalid="ignore", divide="ignore"):
             y = np.log10(np.maximum(x, 1e-300)) if self.log else x
             share = np.clip((y - self.low) / (self.high - self.low), -0.2, 1.2)
@@ -64,7 +65,7 @@ class ValueScale:
 
 def value_scale(panel: Panel) -> ValueScale:
     """The scale that holds the lines of `panel`, and its band unless that dwarfs them."""
-    values = np.concatenate([line.values for line in panel.lines] or [np.zeros(0)])
+    values = bounded(np.concatenate([line.values for line in panel.lines] or [np.zeros(0)]))
     values = values[np.isfinite(values) & ((values > 0) | (not panel.log))]
     if not len(values):
         return ValueScale(0.0, 1.0, log=False)

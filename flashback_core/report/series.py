@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from flashback_core.bounds import whole
 from flashback_core.report.model import Finding
 from flashback_core.table import StepTable
 
@@ -68,7 +69,7 @@ def one_optimizer(table: StepTable, finding: Finding | None) -> StepTable:
     """
     if _COLUMN not in table.exact_names or len(table) == 0:
         return table
-    optimizers = np.asarray(table.column(_COLUMN))
+    optimizers = whole(table.column(_COLUMN))
     if (optimizers == optimizers[0]).all():
         return table
     row = 0

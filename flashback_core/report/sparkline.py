@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from flashback_core.bounds import bounded
 from flashback_core.report.surprise import lost_rows
 
 __all__ = ["sparkline"]
@@ -25,7 +26,7 @@ def sparkline(values: npt.ArrayLike, width: int = 32) -> str:
         >>> sparkline([1.0, 2.0, float("nan")])
         '▁█×'
     """
-    x = np.asarray(values, np.float64)
+    x = bounded(values)
     if len(x) and not np.isfinite(x).any():
         return "×" * min(width, len(x))
     x = x[np.isfinite(x) | lost_rows(x)]

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from flashback_core.bounds import bounded
+
 __all__ = [
     "CAP",
     "REFERENCE_ROWS",
@@ -62,11 +64,13 @@ class Scale:
         if len(positive) == 0 or bool(np.any(finite < 0)):
             return cls(log=False, tiny=1.0)
         whole = not np.issubdtype(x.dtype, np.floating)
-        return cls(log=True, tiny=0.5 if whole else float(positive.min()) / 10, counts=counts)
+        return cls(
+            log=True, tiny=0.5 if whole else max(float(positive.min()) / 10, 1e-300), counts=counts
+        )
 
     def forward(self, values: npt.ArrayLike) -> Floats:
         """Values on this scale; zeros of a logarithmic one lie just below its smallest value."""
-        x = np.asarray(values, np.float64)
+        x = bounded(values)
         if not self.log:
             return np.where(np.isfinite(x), x, np.nan)
         clipped = np.maximum(x, self.tiny, where=np.isfinite(x), out=np.full_like(x, np.nan))
@@ -75,7 +79,7 @@ class Scale:
     def back(self, values: npt.ArrayLike) -> Floats:
         """The inverse of `forward`."""
         x = np.asarray(values, np.float64)
-        return np.exp(x) if self.log else x
+        return np.exp(np.minimum(x, 690.0)) if self.log else x
 
     def spread(self, centre: Floats, windows: Floats) -> Floats:
         """Robust standard deviation of each window (last axis), never zero."""

@@ -15,7 +15,8 @@ from flashback_core.report.batch import batch_at
 from flashback_core.report.chart_multiples import movers
 from flashback_core.report.charts import lead, window_of
 from flashback_core.report.checks import broken
-from flashback_core.report.kinds import kind_words
+from flashback_core.report.columns import fitting, folded, name_width
+from flashback_core.report.kinds import finding_words
 from flashback_core.report.model import DetectionReport, Finding
 from flashback_core.report.sparkline import sparkline
 from flashback_core.report.terminal_table import render_groups, render_table
@@ -34,10 +35,8 @@ _STYLES = {
 }
 
 
-_NARROW = 72
-"""Columns of a terminal from which values before and then are shown."""
-_BARS = 14
-"""Columns that its sparkline gets before its name is broken."""
+_BARS = 6
+"""Columns that a sparkline needs to say something."""
 
 
 def render(report: DetectionReport, console: Console | None = None) -> None:
@@ -101,32 +100,45 @@ def _moved(console: Console, finding: Finding, near: Window | None) -> None:
     if not named:
         return
     _title(console, "What moved first")
-    heads = ("score", "before", "then") if console.width >= _NARROW else ("score",)
     names = [clean(m.metric, 60) for m in named]
-    room = console.width - 13 - 11 * len(heads)
-    widest = min(max(len(n) for n in names), max(room - _BARS, 12))
-    bars = max(0, min(32, room - widest))
+    around = [_around(near, m.metric, m.step) for m in named]
+    steps = [f"{m.step:,}" for m in named]
+    score = ["score", *(score_words(m.score) for m in named)]
+    before, then = ([head, *cells] for head, cells in zip(
+        ("before", "then"), zip(*around, strict=True), strict=True
+    ))  # fmt: skip
+    room = console.width - max(len(t) for t in ("step", *steps)) - 2
+    n, left = fitting([score, then, before], names, room, 2)
+    columns = [score, before, then] if n == 3 else [score, then][:n]
+    bars = min(32, left) if left >= _BARS else 0
+    width = max(min(name_width(names), room - 2), 1)
     grid = Table(box=None, padding=(0, 1, 0, 1), header_style="dim")
     grid.add_column("step", justify="right", no_wrap=True)
-    grid.add_column("metric", width=widest, overflow="fold")
-    for head in (*heads, ""):
-        grid.add_column(head, justify="right", no_wrap=True)
-    for m, name in zip(named, names, strict=True):
-        before, then, bar = _around(near, m.metric, m.step, bars)
-        numbers = (score_words(m.score), before, then)[: len(heads)]
-        grid.add_row(*(Text(c) for c in (f"{m.step:,}", name, *numbers, bar)))
+    grid.add_column("metric", width=width)
+    for column in columns:
+        grid.add_column(column[0], justify="right", no_wrap=True)
+    if bars:
+        grid.add_column("", no_wrap=True)
+    for i, m in enumerate(named):
+        cells = [steps[i], folded(names[i], width), *(column[i + 1] for column in columns)]
+        grid.add_row(*(Text(c) for c in (*cells, *_bar(near, m.metric, bars))))
     console.print(grid)
 
 
-def _around(near: Window | None, name: str, step: int, bars: int) -> tuple[str, str, str]:
-    if near is None or name not in near.table.names:
-        return "", "", ""
+def _bar(near: Window | None, name: str, width: int) -> tuple[str, ...]:
+    if not width:
+        return ()
+    known = near is not None and name in near.table.names
+    return (sparkline(near.table.column(name)[near.shown :], width) if near and known else "",)
+
+
+def _around(near: Window | None, name: str, step: int) -> tuple[str, str]:
+    """Value of a metric in the row before `step` and at it."""
+    row = near.row_of(step) if near else None
+    if near is None or row is None or name not in near.table.names:
+        return "", ""
     values = np.asarray(near.table.column(name), np.float64)
-    row = near.row_of(step)
-    if row is None:
-        return "", "", sparkline(values[near.shown :], bars)
-    before = number(float(values[row - 1])) if row else ""
-    return before, number(float(values[row])), sparkline(values[near.shown :], bars)
+    return number(float(values[row - 1])) if row else "", number(float(values[row]))
 
 
 def _where(
@@ -136,7 +148,7 @@ def _where(
     batch = batch_at(report.table, finding.step) if report.table is not None else None
     if batch:
         lines.append("Batch: " + "; ".join(f"{k.lower()} {v}" for k, v in batch.rows))
-    found = broken(near)[:6] if near else ()
+    found = broken(near, report)[:6] if near else ()
     lines += [f"Step {c.step:,}, {c.name}: {c.before} → {c.at}; {c.meaning}" for c in found]
     _lines(console, "Where", lines)
 
@@ -148,6 +160,6 @@ def _others(console: Console, report: DetectionReport) -> None:
 def _other_lines(report: DetectionReport) -> Iterator[str]:
     found = list(other_findings(report))
     for f in found[:8]:
-        yield f"{f.severity}, step {f.step:,}: {kind_words(f.kind)} (confidence {f.confidence:.2f})"
+        yield f"{f.severity}, step {f.step:,}: {finding_words(f)} (confidence {f.confidence:.2f})"
     if len(found) > 8:
         yield f"and {plural(len(found) - 8, 'more finding')}"

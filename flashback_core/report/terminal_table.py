@@ -10,7 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from flashback_core.errors import SchemaError
-from flashback_core.report.chart_timeline import event_words
+from flashback_core.report.columns import fitting, folded, name_width
+from flashback_core.report.events import event_words, told
 from flashback_core.report.facts import coverage
 from flashback_core.report.metric_words import split_metric
 from flashback_core.report.sparkline import sparkline
@@ -24,6 +25,8 @@ _ROWS_SHOWN = 60
 _HEADS = ("first", "median", "last", "lowest", "highest")
 _WIDE = 124
 """Columns of a terminal from which all of `_HEADS` are shown."""
+_BARS = 6
+"""Columns that a sparkline needs to say something."""
 _OVERVIEW = (
     "loss",
     "lr",
@@ -108,26 +111,27 @@ def _head(
 
 def _overview(console: Console, shown: StepTable, names: Sequence[str]) -> None:
     """One line for each metric; as many numbers as the terminal is wide."""
-    heads = _HEADS if console.width >= _WIDE else ("median", "last")
-    longest = max((len(clean(n, 60)) for n in names), default=0)
-    bars = max(10, min(40, console.width - min(longest, 36) - 12 * len(heads) - 4))
+    columns = {name: _floats(shown, name) for name in names}
+    known = {n: v for n, v in columns.items() if not np.isnan(v).all() or len(names) == 1}
+    numbers = [_summary(values) for values in known.values()]
+    heads: tuple[str, ...] = _HEADS if console.width >= _WIDE else ("last", "median")
+    labels = [clean(name, 60) for name in known]
+    cells = [[head, *(n[head] for n in numbers)] for head in heads]
+    n, left = fitting(cells, labels, console.width, 2)
+    heads = tuple(head for head in _HEADS if head in heads[:n])
+    bars = min(40, left) if left >= _BARS else 0
+    width = max(min(name_width(labels), console.width - 2), 1)
     grid = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    grid.add_column("metric", overflow="fold", min_width=min(longest, 36))
-    for head in heads:
-        grid.add_column(head, justify="right", no_wrap=True)
-    grid.add_column("", no_wrap=True)
-    empty = 0
-    for name in names:
-        values = _floats(shown, name)
-        if np.isnan(values).all() and len(names) > 1:
-            empty += 1  # a group that this model does not have, or a metric nobody logged
-            continue
-        numbers = _summary(values)
-        cells = [Text(numbers[head]) for head in heads]
-        grid.add_row(Text(clean(name, 60)), *cells, Text(sparkline(values, bars)))
+    grid.add_column("metric", width=width)
+    for head in (*heads, *([""] if bars else [])):
+        grid.add_column(head, justify="right" if head else "left", no_wrap=True)
+    for label, number_of, values in zip(labels, numbers, known.values(), strict=True):
+        row = [folded(label, width), *(number_of[head] for head in heads)]
+        grid.add_row(*(Text(c) for c in (*row, *([sparkline(values, bars)] if bars else []))))
     console.print(grid)
-    if empty:
-        console.print(Text(f"{plural(empty, 'metric')} without a value not shown", style="dim"))
+    if len(known) < len(names):  # groups that this model does not have, metrics nobody logged
+        empty = plural(len(names) - len(known), "metric")
+        console.print(Text(f"{empty} without a value not shown", style="dim"))
 
 
 def _floats(table: StepTable, name: str) -> np.ndarray:
@@ -170,10 +174,7 @@ def _hidden(
 
 def _events(console: Console, shown: StepTable) -> None:
     first, last = int(shown.steps[0]), int(shown.steps[-1])
-    found = [
-        e for e in shown.events
-        if e.get("event") not in {"groups", "run"} and _inside(e.get("step"), first, last)
-    ]  # fmt: skip
+    found = [e for e in told(shown.events) if _inside(e.get("step"), first, last)]
     for event in found[:20]:
         console.print(Text(f"  {event_words(event)}"), highlight=False)
     if len(found) > 20:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from flashback_core.bounds import whole
 from flashback_core.report.text import number, plural
 from flashback_core.table import StepTable
 
@@ -62,7 +63,7 @@ def _flags(table: StepTable) -> Iterator[tuple[str, str]]:
 def _batches(table: StepTable) -> Iterator[tuple[str, str]]:
     if "exact:batch_hash" not in table.exact_names:
         return
-    hashes = np.asarray(table.column("exact:batch_hash"))
+    hashes = whole(table.column("exact:batch_hash"), 0)
     known = hashes[hashes != 0]
     if len(known):
         again = int((np.diff(np.sort(known)) == 0).sum())
@@ -73,7 +74,7 @@ def _batches(table: StepTable) -> Iterator[tuple[str, str]]:
 def _config(table: StepTable) -> Iterator[tuple[str, str]]:
     if "exact:config_hash" not in table.exact_names:
         return
-    hashes = np.asarray(table.column("exact:config_hash"))
+    hashes = whole(table.column("exact:config_hash"), 0)
     if (hashes != 0).any():
         changed = (hashes[1:] != hashes[:-1]) & (hashes[1:] != 0) & (hashes[:-1] != 0)
         yield "Changes of the configuration", _rows_with(table, np.concatenate([[False], changed]))

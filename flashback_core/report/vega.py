@@ -48,7 +48,13 @@ def to_vega(chart: Chart, *, theme: str = "light") -> dict[str, Any]:
                 "gridColor": soft,
                 "gridOpacity": 0.18,
             },
-            "title": {"color": ink, "subtitleColor": soft, "anchor": "start", "fontSize": 13},
+            "title": {
+                "color": ink,
+                "subtitleColor": soft,
+                "anchor": "start",
+                "frame": "group",
+                "fontSize": 13,
+            },
             "legend": {"labelColor": soft, "titleColor": soft},
         },
         **body,
@@ -89,7 +95,8 @@ def _stack(stack: Stack, colours: Mapping[str, str]) -> dict[str, Any]:
         if i < len(stack.charts) - 1:
             _hide_steps(view)
         views.append(view)
-    return {"vconcat": views, "spacing": 12}
+    title = {"text": clean(stack.title, 120), "fontSize": 16, "offset": 12}
+    return {"title": title, "vconcat": views, "spacing": 12}
 
 
 def _hide_steps(view: dict[str, Any]) -> None:

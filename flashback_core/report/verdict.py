@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from flashback_core.report.kinds import kind_words
+from flashback_core.report.kinds import finding_words
 from flashback_core.report.model import DetectionReport, Finding
 from flashback_core.report.text import clean, count, number, plural, step_span
 from flashback_core.report.unseen import unseen
@@ -43,7 +43,7 @@ def verdict(report: DetectionReport) -> Verdict:
 
 def _bad(report: DetectionReport, finding: Finding) -> Verdict:
     first, last = finding.interval
-    words = kind_words(finding.kind)
+    words = finding_words(finding)
     sentences = [f"What it looks like: {words}."]
     if first == last:
         sentences.append(f"The onset is dated to this one step, {first:,}.")
@@ -97,7 +97,7 @@ def _changed(report: DetectionReport) -> Verdict:
         sign="HEALTHY, WITH CHANGES",
         headline=f"No bad step was found; {plural(n, 'change')} nobody declared.",
         sentences=(
-            f"The first is at step {first.step:,}: {kind_words(first.kind)}. It looks wanted, "
+            f"The first is at step {first.step:,}: {finding_words(first)}. It looks wanted, "
             "such as a schedule or a new data mix.",
             "If you meant it, declare it next time with rec.expect(step, kind).",
             f"{plural(report.n_steps, 'step')} were looked at{_range(report)}.",

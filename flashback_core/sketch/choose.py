@@ -23,9 +23,10 @@ def choose_backend(
 ) -> Backend:
     """The fastest backend for these tensors.
 
-    Parameters that are sharded over ranks go through `sharded`. On the CPU `fused` where numba is installed, else `flat`; on other devices `device`; several of
+    On the CPU `fused` where numba is installed, else `flat`; on other devices `device`; several of
     them where the tensors are on several devices. Updates from the optimizer's state (`state`) are
-    worked out by `flat` and `device`. ``FLASHBACK_BACKEND=flat`` leaves numba out.
+    worked out by `flat` and `device`. Parameters that are sharded over ranks go through `sharded`,
+    with one of these for each rank's own. ``FLASHBACK_BACKEND=flat`` leaves numba out.
     """
     if any(is_sharded(p) for p in watched.parameters):
         return ShardedBackend(watched, histogram_every, state, choose_backend)

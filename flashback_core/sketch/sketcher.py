@@ -55,6 +55,7 @@ class Sketcher:
         self._optimizer = optimizer
         self._group_of = group_of
         self._n_groups = n_groups
+        self._is_new = True
         self._watched = self._current()
         self._backend = (backend or choose_backend)(self._watched, histogram_every, state)
 
@@ -75,6 +76,10 @@ class Sketcher:
 
     def gradients(self, scale: float = 1.0) -> None:
         """Read the gradients, divided by `scale` (a loss scale that is still on them)."""
+        if self._is_new:
+            # weights may have been loaded since this was made: that is no update
+            self._backend.replace(self._watched, list(range(len(self._watched.parameters))))
+            self._is_new = False
         self._follow()
         self._backend.gradients(scale)
 

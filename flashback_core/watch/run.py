@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 import xxhash
 
+from flashback_core.sketch.sharded import is_sharded, local_part
 from flashback_core.sketch.sums import StepSums
 from flashback_core.watch.config import ConfigWatch
 from flashback_core.watch.state import Named, TensorWatch, digests
@@ -80,7 +81,10 @@ class RunWatch:
         self._buffer_watch.end(self._buffers)
         if step % HASH_EVERY:
             return {}
-        weights = [p for g in self._optimizers[i].param_groups for p in g["params"]]
+        optimizer = self._optimizers[i]
+        weights = [p for g in optimizer.param_groups for p in g["params"]]
+        if any(is_sharded(p) for p in weights):
+            return {"params_hash": 0, "state_hash": 0}  # this rank has but a part
         return {"params_hash": _joint(weights), "state_hash": _joint([t for _, t in tensors])}
 
     def _tensors(self, i: int) -> Named:
@@ -89,7 +93,7 @@ class RunWatch:
         The same list object as long as they are the same tensors.
         """
         found: Named = [
-            ((name, parameter), value)
+            ((name, parameter), value if type(value) is torch.Tensor else local_part(value))
             for parameter, state in self._optimizers[i].state.items()
             for name, value in state.items()
             if isinstance(value, torch.Tensor) and value.dim()

@@ -81,6 +81,12 @@ TRANSFORMERS = {
         "mlp_out": ["layers.0.linear2.weight"],
         "norm": ["layers.0.norm1.weight"],
     },
+    "Lightning's demo": {
+        "embed": ["model.embedding.weight"],
+        "attn_qkv": ["model.encoder.layers.0.self_attn.in_proj_weight"],
+        "mlp_in": ["model.encoder.layers.0.linear1.weight"],
+        "head": ["model.decoder.weight", "model.decoder.bias"],
+    },
 }  # fmt: skip
 
 

@@ -557,3 +557,21 @@ def test_nonsense_in_a_log_is_left_out(tmp_path: Path) -> None:
     rec.close()
     np.testing.assert_array_equal(rec.index["loss"], [1.0, 2.0, np.nan])
     assert rec.index["exact:epoch"].tolist() == [-1, -1, 2]
+
+
+def test_weights_loaded_after_the_recorder_was_made(tmp_path: Path) -> None:
+    """A checkpoint loaded before the first step is no update, and nothing from outside."""
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    oracle = Oracle(model)
+    with record(tmp_path, model, optimizer) as rec:
+        model.load_state_dict(make_model(seed=5).state_dict())
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            loss_of(model, step).backward()
+            oracle.gradients()
+            optimizer.step()
+            oracle.update()
+            rec.log()
+    oracle.check(rec.index)
+    assert not rec.index["exact:outside"].any()

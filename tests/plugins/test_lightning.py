@@ -135,9 +135,9 @@ def test_fast_dev_run_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
 # -- resume --------------------------------------------------------------------------------------
 
 
-def checkpointed(folder: Path, *more: Any, **settings: Any) -> Any:
+def checkpointed(folder: Path, *more: Any, every: int = 5, **settings: Any) -> Any:
     """A trainer that keeps a checkpoint of every fifth step."""
-    saver = ModelCheckpoint(folder / "ckpt", every_n_train_steps=5, save_top_k=-1,
+    saver = ModelCheckpoint(folder / "ckpt", every_n_train_steps=every, save_top_k=-1,
                             filename="{step}")  # fmt: skip
     return trainer(*more, saver, enable_checkpointing=True, default_root_dir=folder, **settings)
 
@@ -169,12 +169,14 @@ def test_a_clean_resume_says_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, optimizer: str
 ) -> None:
     """After a resume that brought everything back nothing is said of it."""
-    checkpointed(tmp_path, FlashbackCallback()).fit(net(optimizer=optimizer), loader())
-    path = str(tmp_path / "ckpt" / "step=5.ckpt")
+    checkpointed(tmp_path, FlashbackCallback(), every=7).fit(net(optimizer=optimizer), loader())
+    path = str(tmp_path / "ckpt" / "step=7.ckpt")
     callback = FlashbackCallback()
     with caplog.at_level("INFO"):
-        checkpointed(tmp_path, callback).fit(net(optimizer=optimizer), loader(), ckpt_path=path)
-    assert not [r for r in caplog.records if "goes on at step 5, and" in r.message]
+        checkpointed(tmp_path, callback, max_epochs=3).fit(
+            net(optimizer=optimizer), loader(), ckpt_path=path
+        )
+    assert not [r for r in caplog.records if "goes on at step 7, and" in r.message]
     assert not [e for e in rows(callback.dir).events if e["event"] == "resume_check"]
 
 
@@ -222,6 +224,14 @@ def test_keyboard_interrupt(tmp_path: Path) -> None:
         trainer(FlashbackCallback(tmp_path), Fails(KeyboardInterrupt())).fit(net(), loader())
     assert len(rows(tmp_path)) == 5
     assert (tmp_path / "report.json").exists()
+
+
+def test_max_time(tmp_path: Path) -> None:
+    """A fit that its time limit ends is reported on, with a row for each of its steps."""
+    fit = trainer(FlashbackCallback(tmp_path), max_epochs=10**6, max_time={"milliseconds": 400})
+    fit.fit(net(), loader())
+    assert len(rows(tmp_path)) == fit.global_step > 0
+    assert (tmp_path / "report.html").exists()
 
 
 SCRIPT = """
@@ -336,6 +346,30 @@ def test_accumulation_that_changes_is_declared(tmp_path: Path) -> None:
     assert [(e["step"], e["kind"]) for e in expected] == [(7, "accumulation")]
 
 
+def test_unfreezing_is_declared(tmp_path: Path) -> None:
+    """Layers that Lightning's `BaseFinetuning` unfreezes are declared at their first step."""
+    from lightning.pytorch.callbacks import BaseFinetuning
+
+    class Thaw(BaseFinetuning):
+        def freeze_before_training(self, pl_module: Any) -> None:
+            self.freeze(pl_module.body[0])
+
+        def finetune_function(self, pl_module: Any, epoch: int, optimizer: Any) -> None:
+            if epoch == 1:
+                self.unfreeze_and_add_param_group(pl_module.body[0], optimizer)
+
+    module = net()
+    module._add_reference = lambda loss: None  # it wants a gradient of frozen layers
+    live = lambda: [p for p in module.parameters() if p.requires_grad]  # noqa: E731  # short
+    module.configure_optimizers = lambda: torch.optim.AdamW(live(), lr=0.01)
+    trainer(FlashbackCallback(tmp_path), Thaw()).fit(module, loader())
+    index = rows(tmp_path)
+    expected = [e for e in index.events if e["event"] == "expect"]
+    assert [(e["step"], e["kind"]) for e in expected] == [(7, "unfreeze")]
+    assert np.isnan(index["group:stem:grad_norm"][:7]).all()
+    assert (index["group:stem:grad_norm"][7:] > 0).all()
+
+
 def test_ids_by_function_and_not_at_all(tmp_path: Path) -> None:
     """Sample ids come from the user's function, or are left alone."""
     trainer(FlashbackCallback(tmp_path / "a", batch_ids=lambda b: b["ids"] * 0 + 7)).fit(
@@ -390,6 +424,20 @@ def test_mlflow_logger(tmp_path: Path) -> None:
     assert run.data.tags["flashback.status"] == callback.report.status
     names = {f.path for f in logger.experiment.list_artifacts(logger.run_id, "flashback")}
     assert "flashback/report.html" in names
+
+
+@pytest.mark.slow
+def test_mlflow_logger_and_a_server(tmp_path: Path, mlflow_server: str) -> None:
+    """MLFlowLogger with a server: metrics, tags and the report come back from it."""
+    logger = MLFlowLogger("fit", tracking_uri=mlflow_server)
+    callback = FlashbackCallback(log_every_n_steps=5)
+    trainer(callback, logger=logger, default_root_dir=tmp_path).fit(net(), loader())
+    history = logger.experiment.get_metric_history(logger.run_id, "flashback/grad_norm")
+    assert [m.step for m in history] == [0, 5, 10]
+    run = logger.experiment.get_run(logger.run_id)
+    assert run.data.tags["flashback.status"] == callback.report.status
+    folder = logger.experiment.download_artifacts(logger.run_id, "flashback", str(tmp_path))
+    assert {"report.html", "index.parquet"} <= {p.name for p in Path(folder).iterdir()}
 
 
 def test_a_logger_that_fails(tmp_path: Path) -> None:

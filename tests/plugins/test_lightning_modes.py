@@ -232,5 +232,5 @@ def test_lightnings_own_transformer(tmp_path: Path) -> None:
     pl.Trainer(**QUIET, callbacks=[FlashbackCallback(tmp_path)]).fit(Demo(), data)
     index = fb.StepSketchIndex(tmp_path / "sketch")
     assert len(index) == 12
-    for group in ("embed", "attn_qkv", "attn_out", "mlp_in", "mlp_out", "norm"):
+    for group in ("embed", "attn_qkv", "attn_out", "mlp_in", "mlp_out", "norm", "head"):
         assert (index[f"group:{group}:grad_norm"] > 0).all(), group

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,9 @@ from flashback_core.report.model import Finding
 
 pl = pytest.importorskip("lightning.pytorch")
 from lightning.pytorch.callbacks import EarlyStopping  # noqa: E402  # after importorskip
+from lightning.pytorch.plugins.precision import MixedPrecision  # noqa: E402
 
+from flashback_plugins._lightning_prevent import Prevention  # noqa: E402
 from flashback_plugins.lightning import FlashbackCallback  # noqa: E402
 from tests.plugins._lightning_modules import loader, make_net  # noqa: E402
 
@@ -23,9 +26,11 @@ pytestmark = pytest.mark.filterwarnings("ignore:::lightning", "ignore:.*LeafSpec
 WRONG = 9
 
 
-def fit(*callbacks: Any, wrong: int | None = WRONG, **settings: Any) -> tuple[Any, Any]:
+def fit(
+    *callbacks: Any, wrong: int | None = WRONG, optimizer: str = "adamw", **settings: Any
+) -> tuple[Any, Any]:
     """Train three epochs of seven batches, with an infinite loss at batch `wrong`."""
-    module = make_net(pl.LightningModule)
+    module = make_net(pl.LightningModule, optimizer=optimizer)
     module.blow_up_at = wrong
     quiet = {
         "logger": False, "enable_checkpointing": False, "enable_progress_bar": False,
@@ -93,19 +98,54 @@ def test_health_for_early_stopping(tmp_path: Path, wrong: int | None, steps: int
     assert float(trainer.callback_metrics["flashback/health"]) == (0.0 if wrong else 1.0)
 
 
-def test_prevent_nonfinite(tmp_path: Path) -> None:
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd", "fused"])
+def test_prevent_nonfinite(tmp_path: Path, optimizer: str) -> None:
     """A step with an infinite gradient is left out: one NaN costs one step, not the run."""
-    _, module = fit(FlashbackCallback(tmp_path, prevent_nonfinite=True))
+    callback = FlashbackCallback(tmp_path, prevent_nonfinite=True)
+    trainer, module = fit(callback, optimizer=optimizer)
     index = fb.StepSketchIndex(tmp_path / "sketch")
     np.testing.assert_array_equal(np.flatnonzero(index["exact:step_skipped"]), [WRONG])
     assert index["nonfinite"][WRONG] > 0
     assert index["update_norm"][WRONG] == 0
     assert all(torch.isfinite(p).all() for p in module.parameters())
     assert np.isfinite(module.losses[WRONG + 1 :]).all()
+    assert not hasattr(trainer.optimizers[0], "found_inf")
 
 
-def test_prevention_changes_no_healthy_run(tmp_path: Path) -> None:
+def test_a_fused_optimizer_is_told_without_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Telling a fused optimizer reads no number back to the host; any other one needs one."""
+    reads: list[str] = []
+    read = torch.Tensor.__bool__
+    note = lambda tensor: (reads.append("bool"), read(tensor))[1]  # noqa: E731  # short
+    monkeypatch.setattr(torch.Tensor, "__bool__", note)
+    weight = torch.nn.Parameter(torch.ones(3))
+    weight.grad = torch.tensor([1.0, float("nan"), 1.0])
+    counts = {}
+    for name in (True, False):
+        optimizer = torch.optim.AdamW([weight], fused=name)
+        trainer = SimpleNamespace(optimizers=[optimizer], precision_plugin=None)
+        Prevention(trainer).before_step(optimizer)
+        counts[name] = len(reads)
+        reads.clear()
+    assert counts == {True: 0, False: 1}
+    assert weight.grad is None
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "fused"])
+def test_prevention_changes_no_healthy_run(tmp_path: Path, optimizer: str) -> None:
     """Without a non-finite gradient, prevention changes no loss."""
-    _, module = fit(FlashbackCallback(tmp_path, prevent_nonfinite=True), wrong=None)
-    _, alone = fit(wrong=None)
+    callback = FlashbackCallback(tmp_path, prevent_nonfinite=True)
+    _, module = fit(callback, wrong=None, optimizer=optimizer)
+    _, alone = fit(wrong=None, optimizer=optimizer)
     assert module.losses == alone.losses
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "fused"])
+def test_prevention_leaves_the_scaler_its_work(tmp_path: Path, optimizer: str) -> None:
+    """Under a GradScaler the step is skipped by it, once, and its scale goes down."""
+    precision = MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=1024.0))
+    callback = FlashbackCallback(tmp_path, prevent_nonfinite=True)
+    fit(callback, optimizer=optimizer, plugins=[precision])
+    index = fb.StepSketchIndex(tmp_path / "sketch")
+    np.testing.assert_array_equal(np.flatnonzero(index["exact:step_skipped"]), [WRONG])
+    assert index["exact:loss_scale"][-1] == 512.0

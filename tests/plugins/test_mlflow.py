@@ -158,14 +158,15 @@ def test_report_is_attached(client: Any, run_id: str, tmp_path: Path) -> None:
     assert f"runs/{run_id}/artifacts/flashback/report.html" in found["mlflow.note.content"]
 
 
-def test_a_picture_is_attached(client: Any, run_id: str, tmp_path: Path) -> None:
-    """Where the extra `report` is installed there is a picture of the run, drawn offline."""
+@pytest.mark.parametrize("name", ["timeline", "moved_first"])
+def test_a_picture_is_attached(client: Any, run_id: str, tmp_path: Path, name: str) -> None:
+    """Where the extra `report` is installed there are pictures of the run, drawn offline."""
     pytest.importorskip("vl_convert")
     report = data.report().with_table(data.table())
     sink = fm.MlflowSink(client, run_id)
     sink.log_report(report, files(tmp_path, report))
     sink.close()
-    path = client.download_artifacts(run_id, "flashback/timeline.png", str(tmp_path))
+    path = client.download_artifacts(run_id, f"flashback/{name}.png", str(tmp_path))
     assert Path(path).read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
 

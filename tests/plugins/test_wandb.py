@@ -198,6 +198,30 @@ def test_report_and_findings_are_shown(whole_run: OfflineRun) -> None:
     assert row["flashback/step"] == 4
 
 
+DRAWN = """
+run = start()
+report = data.report().with_table(data.table())
+sink = WandbSink(run)
+sink.log_report(report, data.FolderFiles(Path.cwd(), report))
+sink.close()
+run.finish()
+print(where(run))
+"""
+
+
+def test_what_moved_first_is_drawn(tmp_path: Path) -> None:
+    """A chart on W&B's own preset works offline; pictures are there with the extra `report`."""
+    run = OfflineRun(Path(script(tmp_path, DRAWN).splitlines()[-1]))
+    row = next(row for row in run.rows if "flashback/moved_first_table" in row)
+    assert row["flashback/moved_first_table"]["_type"] == "table-file"
+    assert row["flashback/step"] == 0
+    pytest.importorskip("vl_convert")
+    pytest.importorskip("PIL")
+    for name in ("timeline", "moved_first"):
+        assert row[f"flashback/{name}_picture"]["format"] == "png"
+        assert row[f"flashback/{name}_picture"]["width"] > 600
+
+
 def test_index_and_report_are_artifacts(whole_run: OfflineRun) -> None:
     """Both artifacts carry the verdict as metadata and an alias with the step."""
     kept = {a.type: a for a in whole_run.artifacts.values() if a.type.startswith("flashback-")}

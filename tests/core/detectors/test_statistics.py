@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import flashback_core as fb
 from flashback_core.detectors.declared import declared
 from flashback_core.detectors.features import features
 from flashback_core.detectors.scores import scores
@@ -64,3 +65,30 @@ def test_confidence_grows_with_the_evidence() -> None:
     assert values[0] == 0.5
     assert values == sorted(values)
     assert values[-1] == pytest.approx(0.97)
+
+
+def _with_spike(rows: slice) -> fb.MemoryTable:
+    """A healthy run whose gradients, and nothing else, are 16 times larger at `rows`."""
+    healthy = run_with_fault(first_bad_step=None)
+    columns = {name: np.array(healthy[name], np.float64) for name in healthy}
+    for name, values in columns.items():
+        if name.endswith((":grad_norm", ":max_abs")) or name.startswith(("grad_norm", "grad_max")):
+            values[rows] *= 16.0
+        if name.endswith(":var"):
+            values[rows] *= 256.0
+    for i in reversed(range(2, 16)):  # two bins of a factor 4
+        columns[f"hist_grad:{i}"][rows] = columns[f"hist_grad:{i - 2}"][rows]
+    return fb.MemoryTable(healthy.steps, columns)
+
+
+def test_one_odd_batch_is_information() -> None:
+    """A gradient that is large in all groups for one step, updates as ever: no bad step."""
+    report = fb.FirstBadStepDetector().predict(_with_spike(slice(250, 251)))
+    assert report.status == "healthy"
+    assert [(f.step, f.kind, f.severity) for f in report.findings] == [(250, "odd_batch", "info")]
+
+
+def test_gradients_that_stay_large_are_bad() -> None:
+    """The same from one step on is a fault, at that step."""
+    report = fb.FirstBadStepDetector().predict(_with_spike(slice(250, None)))
+    assert (report.status, report.first_bad_step) == ("bad", 250)

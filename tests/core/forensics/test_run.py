@@ -22,7 +22,7 @@ class Notes(NoRecorder):
         self.expected: list[tuple[int, str]] = []
         self.n_looks = 0
 
-    def log(self, *, loss: Any = None, batch_ids: Any = None) -> None:
+    def log(self, *, loss: Any = None, batch_ids: Any = None, batch: Any = None) -> None:
         """Keep the loss."""
         self.losses.append(loss)
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from flashback_core.report import charts
 from flashback_core.report.chart_timeline import skipped
+from flashback_core.report.model import Finding
 from flashback_core.report.spec import HeatMap, Lanes, Panel
 from flashback_core.table import MemoryTable
 
@@ -97,3 +98,25 @@ def test_nothing_to_draw(make_report) -> None:
     """An empty run has no charts and no error."""
     table = MemoryTable([], {"loss": []})
     assert charts.all_charts(table, make_report(table, "not_enough_data")) == {}
+
+
+def test_a_resume_is_no_surprise(make_run, make_report) -> None:
+    """What is missing in the first row of a recording is not drawn as lost; NaN elsewhere is."""
+    events = ({"event": "session", "step": 0}, {"event": "session", "step": 150})
+    for row, is_lost in ((150, False), (151, True)):
+        table = make_run(events=events)
+        table.column("group:head:sign_flip")[row] = np.nan
+        drawn = charts.surprise_run(table, make_report(table, "healthy"))
+        head = drawn.values[drawn.rows.index("head")]
+        assert (np.nanmax(np.abs(head)) > 90) == is_lost
+
+
+def test_too_few_steps_are_no_mark(make_run, make_report) -> None:
+    """That a run is too short stands in words, not as a mark at its first step."""
+    table = make_run(20)
+    short = Finding(
+        step=0, interval=(0, 0), kind="not_enough_data", confidence=0.0, severity="info"
+    )
+    stack = charts.timeline(table, make_report(table, "not_enough_data", findings=(short,)))
+    assert not any(c.rules for c in stack.charts if isinstance(c, Panel))
+    assert not any(isinstance(c, Lanes) for c in stack.charts)

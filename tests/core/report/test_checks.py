@@ -12,7 +12,7 @@ def found(report) -> dict[str, tuple[int, str, str]]:
     """Name to step, value before and value then."""
     window = around(report.table, report.bad)
     assert window is not None
-    return {c.name: (c.step, c.before, c.at) for c in broken(window)}
+    return {c.name: (c.step, c.before, c.at) for c in broken(window, report)}
 
 
 def test_nan(with_nan) -> None:
@@ -64,3 +64,10 @@ def test_bad_from_the_first_row(make_run, make_bad) -> None:
     table.column("nonfinite")[:] = 5
     assert found(make_bad(table, 0))["nonfinite"] == (0, "no step before", "5")
     assert np.isfinite(table.column("loss")).all()
+
+
+def test_spoilt_updates_are_not_still(with_nan) -> None:
+    """Where all updates are NaN, the norm of what is left is zero and says nothing."""
+    column = with_nan.table.column("group:head:update_norm")
+    column[432:] = 0.0
+    assert "group:head:update_norm" not in found(with_nan)

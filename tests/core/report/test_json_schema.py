@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 
 import jsonschema
 import pytest
@@ -45,3 +46,13 @@ def test_other_things_do_not_fit(change: dict[str, object], spiked) -> None:
     """A wrong status, confidence or version and unknown keys are refused."""
     with pytest.raises(jsonschema.ValidationError):
         VALIDATOR.validate(spiked.to_dict() | change)
+
+
+def test_every_key_is_documented() -> None:
+    """`docs/report.md` names every key of the report, and every fact that the page knows."""
+    text = (Path(__file__).parents[3] / "docs" / "report.md").read_text("utf-8")
+    facts = ("checked", "confidence_meaning", "false_alarms_per_100k", "rewind")
+    for key in (*JSON_SCHEMA["properties"], *facts):
+        assert f"`{key}`" in text, key
+    for key in JSON_SCHEMA["$defs"]["finding"]["properties"]:
+        assert key in text, key

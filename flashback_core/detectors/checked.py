@@ -1,0 +1,104 @@
+"""Facts that a report carries for its reader: what was checked, and what its figures mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from flashback_core.detectors.scores import SCALES
+from flashback_core.schema import EXACT_FIELDS, N_BINS
+from flashback_core.table import StepTable
+
+__all__ = ["CONFIDENCE_MEANING", "report_facts"]
+
+CONFIDENCE_MEANING = (
+    "The confidence is a weight of evidence from 0 to 1, not a measured probability: 0.99 for "
+    "exact checks such as NaN, and for statistics 0.5 at the threshold, about 0.8 at "
+    "twice and 0.95 at ten times it."
+)
+
+_ABSENT = {field.name: field.absent for field in EXACT_FIELDS}
+
+_LOSS = (
+    "The loss: exactly zero after it was not, never below its start, or more than half of what was "
+    "learnt given back."
+)
+_GROUPS = (
+    "Parts of the model whose gradient or update becomes exactly zero, or that begin to move late."
+)
+_OF_FIELDS = (
+    ("step_skipped", "Skipped updates that do not end."),
+    ("config_hash", "Writes to the weights, the optimizer's state and the buffers from outside."),
+    (
+        "config_hash",
+        "Settings of the optimizer, dropout rates, train and eval mode, who is frozen.",
+    ),
+    ("batch_seen", "Batches that come again at once, or in the same order as before."),
+    ("duplicates", "Samples that are repeated inside a batch."),
+    ("labels", "Labels that stop following their inputs."),
+    ("lost_updates", "Tensors that have a gradient and do not move."),
+    ("zero_grads", "Tensors whose gradient becomes exactly zero or is missing."),
+)
+
+
+def report_facts(
+    table: StepTable, *, n_statistics: int, min_steps: int, false_alarms: float | None
+) -> dict[str, Any]:
+    """The facts of a report on `table`, as plain JSON values.
+
+    Args:
+        table: The run.
+        n_statistics: Statistics that have a threshold.
+        min_steps: Rows that the statistics need before they say anything.
+        false_alarms: Stated false alarms per 100,000 healthy steps; None where none is stated.
+    """
+    found: dict[str, Any] = {
+        "checked": list(_checked(table, n_statistics, min_steps)) if len(table) else [],
+        "confidence_meaning": CONFIDENCE_MEANING,
+    }
+    if false_alarms is not None:
+        found["false_alarms_per_100k"] = float(false_alarms)
+    return found
+
+
+def _checked(table: StepTable, n_statistics: int, min_steps: int) -> Iterator[str]:
+    names = set(table.names)
+    lasts = {name.rpartition(":")[2] for name in names}
+    if lasts & {"nonfinite", "update_nonfinite", "loss", "grad_norm"}:
+        yield "Numbers that are NaN or infinite: gradients, updates, the loss and norms."
+    if "loss" in names:
+        yield _LOSS
+    if "lr" in names:
+        yield "The learning rate against its own schedule, step by step."
+    if "grad_norm" in names:
+        yield "A gradient norm that stays a thousand times above all that came before."
+    if any(name.startswith("group:") for name in names):
+        yield _GROUPS
+    yield from (words for field, words in _OF_FIELDS if _is_known(table, field))
+    if _is_known(table, "low16") and f"hist_update:{N_BINS - 1}" in names:
+        yield "Weights that lose the precision of their low 16 bits."
+    yield _statistics(table, n_statistics, min_steps)
+
+
+def _is_known(table: StepTable, field: str) -> bool:
+    """Whether any row knows the field; a field that is zero by habit is known where it is there."""
+    name = f"exact:{field}"
+    if name not in table.exact_names:
+        return False
+    return field == "step_skipped" or bool(np.any(table.column(name) != _ABSENT[field]))
+
+
+def _statistics(table: StepTable, n_statistics: int, min_steps: int) -> str:
+    if len(table) < min_steps:
+        return (
+            f"Not applied: the statistics, which need {min_steps} rows to learn what is normal; "
+            f"here are {len(table)}."
+        )
+    *some, last = sorted(set(SCALES.values()))
+    over = f"{', '.join(str(n) for n in some)} and {last}"
+    return (
+        f"{n_statistics} statistics of {len(table.names)} metrics over {over} rows, each in units "
+        "of the run's own noise; one speaks from its threshold on."
+    )

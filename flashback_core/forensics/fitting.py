@@ -1,0 +1,72 @@
+"""Fitting a detector on the training split, with its provenance."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from flashback_core.detectors.first_bad_step import FirstBadStepDetector
+from flashback_core.errors import NoBaselineError
+from flashback_core.forensics.tables import LabelledRun, fingerprint, load_runs
+
+__all__ = ["fit", "fitted"]
+
+PROVENANCE = "provenance.json"
+
+
+def fitted(runs: Sequence[LabelledRun]) -> FirstBadStepDetector:
+    """The detector fitted on labelled runs."""
+    tables = [run.table for run in runs]
+    return FirstBadStepDetector().fit(tables, [run.first_bad_step for run in runs])
+
+
+def fit(
+    data: str | Path,
+    out: str | Path,
+    *,
+    splits: Sequence[str] = ("train",),
+    command: str = "",
+) -> FirstBadStepDetector:
+    """Fit on the training split of a data set and save, with ``provenance.json`` beside it.
+
+    Args:
+        data: The data set.
+        out: Folder of the detector.
+        splits: ``train``, and ``calibration`` where thresholds may see it; never ``test``.
+        command: The command line, for the provenance.
+
+    Raises:
+        NoBaselineError: If `splits` names ``test``, or holds no run.
+    """
+    if "test" in splits:
+        msg = "a detector is never fitted on the split 'test'; use train, or train,calibration"
+        raise NoBaselineError(msg)
+    runs = [run for run in load_runs(data, splits=splits) if run.split in splits]
+    if not runs:
+        msg = f"{data} holds no run of the splits {', '.join(splits)}; build more runs"
+        raise NoBaselineError(msg)
+    detector = fitted(runs)
+    folder = detector.save(out)
+    facts = _provenance(data, runs, splits, command)
+    (folder / PROVENANCE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    return detector
+
+
+def _provenance(
+    data: str | Path, runs: Sequence[LabelledRun], splits: Sequence[str], command: str
+) -> dict[str, Any]:
+    from flashback_core.forensics.score import versions
+
+    return {
+        "command": command,
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "versions": versions(),
+        "data_fingerprint": fingerprint(data),
+        "splits": list(splits),
+        "n_runs": len(runs),
+        "n_healthy_runs": sum(run.first_bad_step is None for run in runs),
+        "n_steps": sum(len(run.table) for run in runs),
+    }

@@ -1,0 +1,131 @@
+"""Scales: which runs a data set holds, in which order.
+
+The runs of a scale stand in one fixed list in which every part is balanced: a kind with *n* runs
+has them at the places (½, 1½, …) / n of the list. The first 300 runs are thus a small data set of
+all kinds, and the first 600 hold those 300.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from flashback_core.errors import SourceError
+from flashback_core.forensics.kinds import SEED_KINDS, Kinds, load_kinds
+
+__all__ = ["SCALES", "Scale", "chosen_kinds", "has_twin", "run_list", "seed_at"]
+
+SETS = ("seed", "hard", "reported", "placebo", "healthy", "added")
+_OTHERS = 2
+"""Runs of a kind of which the scale has none by itself."""
+_SEEDS = (0, 6, 7, 4, 1, 8, 2, 9, 5, 3)
+"""Last digits of the seeds in order: train and test first, see `kinds`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """One size of the data set.
+
+    Args:
+        doc: One line.
+        preset: How large each run is, see `plans.PRESETS`.
+        n_seeds: Runs of each kind, by set of kinds.
+        kinds: Kinds; None are all.
+        twins: Share of the fault runs that get a healthy twin.
+    """
+
+    doc: str
+    preset: str
+    n_seeds: Mapping[str, int]
+    kinds: tuple[str, ...] | None = None
+    twins: float = 1.0
+
+
+_TINY = (
+    *SEED_KINDS, "opt_lost", "layer_frozen", "epoch_replay", "label_shift", "v_flip_up", "lr_zero",
+    "stuck_in_eval", "weights_rolled_back", "placebo_nothing", "plain", "step_decay", "batch_up",
+    "curriculum_abrupt", "evaluations", "exact_resume", "outlier_samples", "wsd", "unfreeze",
+)  # fmt: skip
+_ALL = {"seed": 72, "hard": 12, "reported": 12, "placebo": 12, "healthy": 21}
+
+SCALES = {
+    "tiny": Scale(
+        doc="40 runs of very small models, for tests: about two minutes on two cores",
+        preset="tiny", n_seeds={"seed": 2, "healthy": 2} | dict.fromkeys(SETS[1:4], 1),
+        kinds=_TINY, twins=0.5,
+    ),
+    "medium": Scale(
+        doc="the published set-up: six kinds, three seeds, 1,200 steps, each with its twin",
+        preset="medium", n_seeds={"seed": 3}, kinds=SEED_KINDS,
+    ),
+    "small": Scale(
+        doc="all kinds and families, the smallest models, runs of 300 to 700 steps",
+        preset="small", n_seeds=_ALL, twins=0.34,
+    ),
+    "large": Scale(
+        doc="all kinds and families, runs of 600 to 2,400 steps; build it in pieces (--limit)",
+        preset="large", n_seeds=_ALL,
+    ),
+}  # fmt: skip
+"""Scales by name."""
+
+
+def seed_at(position: int) -> int:
+    """Seed of the run at a position among the runs of its kind: 0, 6, 7, 4 … 10, 16 and so on."""
+    tens, digit = divmod(position, 10)
+    return 10 * tens + _SEEDS[digit]
+
+
+def run_list(
+    scale: Scale,
+    *,
+    kinds: Sequence[str] | None = None,
+    n_seeds: int | None = None,
+    limit: int | None = None,
+) -> list[tuple[str, int]]:
+    """Kind and seed of the runs of a scale, in order.
+
+    Args:
+        scale: The scale.
+        kinds: Names of kinds or sets (``seed``, ``hard``, ``reported``, ``placebo``, ``healthy``,
+            ``added``) in place of the scale's; None are the scale's.
+        n_seeds: Runs of each kind in place of the scale's.
+        limit: Only the first so many.
+
+    Raises:
+        SourceError: If a kind is not known, or no run is left.
+    """
+    frozen = load_kinds()
+    names = chosen_kinds(kinds, frozen) if kinds else scale.kinds or tuple(frozen.entries)
+    placed = []
+    for name in names:
+        n = scale.n_seeds.get(frozen[name].set, _OTHERS) if n_seeds is None else n_seeds
+        placed += [((i + 0.5) / n, zlib.crc32(name.encode()), name, seed_at(i)) for i in range(n)]
+    runs = [(name, seed) for _, _, name, seed in sorted(placed)][:limit]
+    if not runs:
+        msg = "no run is left to build; give other --kinds, or a --limit and --seeds above 0"
+        raise SourceError(msg)
+    return runs
+
+
+def chosen_kinds(wanted: Iterable[str], frozen: Kinds) -> list[str]:
+    """The kinds that are named, or belong to a set that is named, in the order of the list.
+
+    Raises:
+        SourceError: If a name is neither a kind nor a set.
+    """
+    names = set(wanted)
+    unknown = sorted(names - set(frozen.entries) - set(SETS))
+    if unknown:
+        msg = (
+            f"{', '.join(unknown)}: no such kind; expected a set ({', '.join(SETS)}) or a kind of "
+            "kinds.json"
+        )
+        raise SourceError(msg)
+    return [n for n, entry in frozen.entries.items() if n in names or entry.set in names]
+
+
+def has_twin(run_id: str, share: float) -> bool:
+    """Whether a fault run gets a healthy twin; decided by its name alone."""
+    return zlib.crc32(f"twin/{run_id}".encode()) % 10_000 < round(share * 10_000)

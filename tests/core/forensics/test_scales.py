@@ -1,0 +1,77 @@
+"""Which runs a scale holds."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from flashback_core.errors import SourceError
+from flashback_core.forensics.kinds import SEED_KINDS, load_kinds
+from flashback_core.forensics.plans import PRESETS
+from flashback_core.forensics.scales import SCALES, has_twin, run_list, seed_at
+
+
+def test_first_seeds_are_of_train_and_of_test() -> None:
+    """Two runs of a kind that is not held out are one to fit on and one to score on."""
+    splits = [load_kinds().split("bit_flip", seed_at(i)) for i in range(4)]
+    assert splits == ["train", "test", "test", "calibration"]
+    assert len({seed_at(i) for i in range(40)}) == 40
+
+
+@pytest.mark.parametrize("name", sorted(SCALES))
+def test_scale_has_its_preset(name: str) -> None:
+    """Every scale says how large its runs are."""
+    assert SCALES[name].preset in PRESETS
+
+
+def test_large_scale_holds_every_kind_and_two_fifths_healthy_runs() -> None:
+    """No kind is left out; the six kinds have at least twenty test runs each."""
+    runs = run_list(SCALES["large"])
+    frozen = load_kinds()
+    assert {kind for kind, _ in runs} == set(frozen.entries)
+    assert sum(frozen[kind].set == "healthy" for kind, _ in runs) >= 0.4 * len(runs)
+    test = Counter(kind for kind, seed in runs if frozen.split(kind, seed) == "test")
+    assert all(test[kind] >= 20 for kind in SEED_KINDS)
+
+
+def test_every_part_of_the_list_is_balanced() -> None:
+    """The first sixth has every kind twice, and the six kinds a sixth of their runs."""
+    whole = run_list(SCALES["large"])
+    part = run_list(SCALES["large"], limit=len(whole) // 6)
+    assert part == whole[: len(part)]
+    counts = Counter(kind for kind, _ in part)
+    assert min(counts.values()) >= 2
+    assert {counts[kind] for kind in SEED_KINDS} <= {11, 12, 13}
+
+
+def test_medium_scale_is_the_published_one() -> None:
+    """Six kinds, three seeds, two of them in test."""
+    runs = run_list(SCALES["medium"])
+    assert Counter(kind for kind, _ in runs) == dict.fromkeys(SEED_KINDS, 3)
+
+
+def test_kinds_are_chosen_by_name_or_set() -> None:
+    """Names and sets may be mixed, and have as many runs as asked for."""
+    runs = run_list(SCALES["tiny"], kinds=["placebo", "wsd"], n_seeds=1)
+    assert {kind for kind, _ in runs} == {*load_kinds().names("placebo"), "wsd"}
+    assert len(runs) == 7
+
+
+def test_unknown_kind_is_an_error() -> None:
+    """It is named."""
+    with pytest.raises(SourceError, match="bitflip: no such kind"):
+        run_list(SCALES["tiny"], kinds=["bitflip"])
+
+
+def test_no_run_left_is_an_error() -> None:
+    """It says what to change."""
+    with pytest.raises(SourceError, match="--limit"):
+        run_list(SCALES["tiny"], limit=0)
+
+
+def test_share_of_twins_is_kept() -> None:
+    """A third of the runs, always the same, and all of them at a share of 1."""
+    names = [f"kind{i}__s{i}" for i in range(900)]
+    assert 240 < sum(has_twin(name, 1 / 3) for name in names) < 360
+    assert all(has_twin(name, 1.0) for name in names)
