@@ -135,7 +135,7 @@ def _settings(table: StepTable, events: Declared) -> Iterator[Finding]:
         step = int(table.steps[row])
         changed = _changed_settings(table.events, step)
         kind, severity = _setting_kind(changed)
-        if severity == "change" and events.near(row, [*events.freezing, *events.relearn]):
+        if events.near(row, [*events.freezing, *events.relearn]):
             continue
         text = "; ".join(f"{n}: {b!r} → {a!r}" for n, (b, a) in list(changed.items())[:4])
         more = f" and {len(changed) - 4} more" if len(changed) > 4 else ""

@@ -9,8 +9,8 @@ from typing import Any
 
 __all__ = ["psychometric_svg", "reliability_svg"]
 
-WIDTH, HEIGHT = 640, 360
-_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 168, 40, 48
+WIDTH, HEIGHT = 680, 360
+_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 216, 40, 48
 _COLOURS = ("#1f6feb", "#d1495b", "#2a9d55", "#b7791f", "#7c5cc4", "#3b8ea5")
 
 Point = tuple[float, float, float, float]  # x in [0, 1], share, low, high

@@ -30,7 +30,7 @@ def write(result: Mapping[str, Any], folder: str | Path) -> list[Path]:
     lines = (json.dumps(strict_json(row), allow_nan=False) for row in result["outcomes"])
     first = dict(list(result["detectors"].items())[:_CURVES])
     texts = {
-        "score.json": json.dumps(strict_json(tables), indent=1, allow_nan=False) + "\n",
+        "score.json": json.dumps(strict_json(tables), allow_nan=False) + "\n",
         "score.md": long_markdown(result),
         "short.md": short_markdown(result) + "\n",
         "outcomes.jsonl": "\n".join(lines) + "\n",

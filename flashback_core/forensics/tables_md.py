@@ -97,7 +97,8 @@ def long_markdown(result: Result) -> str:
         _docs(result),
     ]
     for name, tables in result["detectors"].items():
-        parts += [f"## {name}", *_sections(tables)]
+        is_peer = 0 < len(result["docs"].get(name, "")) < _LONGEST_RULE
+        parts += [f"## {name}", *_sections(tables, is_short=is_peer)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -110,12 +111,16 @@ share of credible intervals that hold the true step. *Visible*: d′ ≥ 8 again
 twin. False alarms are episodes (more than 50 steps apart) per 100 000 healthy steps."""
 
 
+_LONGEST_RULE = 200
+"""Characters of a peer's rule; other detectors have no rule in a line."""
+
+
 def _docs(result: Result) -> str:
-    known = [(name, doc) for name, doc in result["docs"].items() if doc and len(doc) < 200]
+    known = [(name, doc) for name, doc in result["docs"].items() if 0 < len(doc) < _LONGEST_RULE]
     return _table(("peer", "rule"), known) if known else ""
 
 
-def _sections(tables: Row) -> list[str]:
+def _sections(tables: Row, *, is_short: bool) -> list[str]:
     parts = [_faults(tables["faults"]), _healthy(tables["healthy"])]
     placebo, changes = tables["placebo"], tables["changes"]
     parts.append(
@@ -124,6 +129,8 @@ def _sections(tables: Row) -> list[str]:
         f"steps ({changes['n']} in {changes['steps']:,}). CPU: "
         f"{number(tables['cpu_us_per_step'], 0)} µs per step."
     )
+    if is_short:
+        return parts
     parts += [_psychometric(tables["psychometric"]), _confidence(tables["confidence"])]
     for key, title in (("by_kind", "kind"), ("by_family", "family"), ("by_optimizer", "optimizer")):
         parts += [f"### By {title}, all splits", _faults(tables[key], title)]

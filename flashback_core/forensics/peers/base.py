@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flashback_core.errors import NoBaselineError
+from flashback_core.evaluate import episodes
 from flashback_core.report.model import DetectionReport, Finding
 from flashback_core.table import StepTable
 
@@ -18,8 +19,10 @@ __all__ = ["CalibratedPeer", "Peer", "column", "innovations", "log_scaled"]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
-MARGIN = 1.1
-"""A calibrated threshold lies so many times over the largest healthy score of training."""
+Ints = npt.NDArray[np.int64]
+
+BUDGET = 10.0
+"""False-alarm episodes per 100 000 healthy training steps that a calibrated rule may give."""
 
 
 class Peer(ABC):
@@ -70,7 +73,7 @@ class Peer(ABC):
 
 
 class CalibratedPeer(Peer):
-    """A rule without a published threshold: it gets one from the training split."""
+    """A rule without a published threshold: the training split gives one, at a stated budget."""
 
     threshold: float = float("inf")
 
@@ -83,20 +86,34 @@ class CalibratedPeer(Peer):
         return np.asarray(self.score(table) >= self.threshold)
 
     def fit(self, indexes: Sequence[StepTable], first_bad_steps: Sequence[int | None]) -> Self:
-        """Put the threshold a tenth over the largest score of a healthy training step.
+        """Take the lowest threshold with at most `BUDGET` false alarms on the training steps.
 
         Raises:
-            NoBaselineError: If no step has a score above 0.
+            NoBaselineError: If no healthy step has a score above 0.
         """
-        largest = 0.0
+        healthy = []
         for table, bad in zip(indexes, first_bad_steps, strict=True):
             stop = len(table) if bad is None else int(np.searchsorted(table.steps, bad))
-            largest = max(largest, float(np.max(self.score(table)[:stop], initial=0.0)))
-        if largest <= 0:
+            healthy.append((table.steps[:stop], self.score(table)[:stop]))
+        self.threshold = _threshold(healthy)
+        if self.threshold <= 0:
             msg = f"{self.name}: no healthy step of the {len(indexes)} runs has a score above 0"
             raise NoBaselineError(msg)
-        self.threshold = MARGIN * largest
         return self
+
+
+def _threshold(healthy: Sequence[tuple[Ints, Floats]]) -> float:
+    """The lowest threshold within the budget, by halving among the scores that occur."""
+    if not healthy:
+        return 0.0
+    scores = np.unique(np.concatenate([score for _, score in healthy]))
+    allowed = BUDGET * sum(len(steps) for steps, _ in healthy) / 100_000
+    low, high = 0, len(scores) - 1  # the highest score is always allowed: it is one more
+    while low < high:
+        middle = (low + high) // 2
+        count = sum(episodes(steps[score > scores[middle]]) for steps, score in healthy)
+        low, high = (low, middle) if count <= allowed else (middle + 1, high)
+    return float(np.nextafter(scores[low], np.inf)) if scores[low] > 0 else 0.0
 
 
 def column(table: StepTable, name: str) -> Floats:

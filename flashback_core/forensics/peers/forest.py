@@ -28,7 +28,7 @@ class Forest(CalibratedPeer):
     """The forest is grown on healthy training rows; its threshold comes from the same."""
 
     name = "Isolation Forest"
-    doc = "100 trees on the innovations of 11 metrics; threshold from training"
+    doc = "100 trees on the innovations of 11 metrics; 10 alarms / 100k in training"
     needs = "sklearn"
 
     def __init__(self) -> None:

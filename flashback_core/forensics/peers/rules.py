@@ -31,7 +31,9 @@ class LossZScore(CalibratedPeer):
     """Textbook z-score of the loss."""
 
     name = "loss z-score"
-    doc = "loss over the mean of the 64 before, in standard deviations; threshold from training"
+    doc = (
+        "loss over the mean of the 64 before, in standard deviations; 10 alarms / 100k in training"
+    )
 
     def score(self, table: StepTable) -> Floats:
         """Standard deviations above the mean of the 64 losses before."""

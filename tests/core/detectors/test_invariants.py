@@ -81,11 +81,16 @@ def test_settings(case: str) -> None:
     assert _kinds(_find([event], config_hash=_from(T0, 7, before=5))) == [expected]
 
 
-def test_declared_thawing_is_silent() -> None:
-    """An unfreezing that was declared is not even a change."""
+@pytest.mark.parametrize(
+    ("kind", "setting", "values"),
+    [("unfreeze", "requires_grad of a", [False, True]),
+     ("weight_decay", "weight_decay of group 0", [0.01, 0.1])],
+)  # fmt: skip
+def test_declared_settings_are_silent(kind: str, setting: str, values: list[Any]) -> None:
+    """A change of settings that was declared is not even a change."""
     events = [
-        {"event": "expect", "step": T0, "kind": "unfreeze"},
-        {"event": "config", "step": T0, "changed": {"requires_grad of a": [False, True]}},
+        {"event": "expect", "step": T0, "kind": kind},
+        {"event": "config", "step": T0, "changed": {setting: values}},
     ]
     assert _find(events, config_hash=_from(T0, 7, before=5)) == []
 

@@ -126,11 +126,15 @@ def test_focus_is_the_largest_of_all_onsets() -> None:
     np.testing.assert_allclose(_focus(z), brute, atol=1e-9)
 
 
-def test_calibrated_peer_is_quiet_on_what_it_was_calibrated_on() -> None:
-    """Its threshold lies over the largest healthy score; the fault itself does not count."""
+def test_calibrated_peer_keeps_its_budget() -> None:
+    """In 500 healthy steps no alarm is allowed; the fault itself does not count."""
     peer = LossZScore().fit([table(), table(spiked(200, 9.0))], [None, 200])
     assert alarms(peer, table()) == []
     assert alarms(peer, table(spiked(220, 9.0))) == [220]
+    noisy = [table(spiked(200, 3.0)) for _ in range(100)]  # 30 000 steps: three are allowed
+    noisy[7:] = [table() for _ in noisy[7:]]
+    threshold = LossZScore().fit(noisy, [None] * 100).threshold
+    assert threshold == pytest.approx(float(LossZScore().score(noisy[0])[200]))
     with pytest.raises(NoBaselineError, match="no healthy step"):
         Focus().fit([table()[:20]], [None])
 
