@@ -390,7 +390,12 @@ class Recorder:
         """A step that was attempted and not applied: no hook has seen it."""
         i = self._seen or 0
         row = OpenRow(
-            exact={**self._standing, "optimizer": i, "step_skipped": 1},
+            # where the sketch has failed no hook looks any more: that is no sign of a skipped step
+            exact={
+                **self._standing,
+                "optimizer": i,
+                "step_skipped": int(not self._guard.failed("the sketch")),
+            },
             scalars=dict(self._standing_scalars),
         )
         if self._sketchers and not self._guard.failed("the sketch"):

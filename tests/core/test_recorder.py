@@ -575,3 +575,25 @@ def test_weights_loaded_after_the_recorder_was_made(tmp_path: Path) -> None:
             rec.log()
     oracle.check(rec.index)
     assert not rec.index["exact:outside"].any()
+
+
+def test_a_failed_sketch_is_no_skipped_step(tmp_path: Path) -> None:
+    """When the sketch fails, later rows keep the loss and claim no skipped step."""
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    rec = record(tmp_path, model, optimizer)
+
+    def train(step: int) -> None:
+        optimizer.zero_grad()
+        loss_of(model, step).backward()
+        optimizer.step()
+        rec.log(loss=float(step))
+
+    train(0)
+    rec._sketchers[0].gradients = None  # type: ignore[method-assign,assignment]  # it will raise
+    with pytest.warns(FlashbackWarning, match="the sketch failed"):
+        train(1)
+    train(2)
+    rec.close()
+    assert rec.index["loss"].tolist() == [0.0, 1.0, 2.0]
+    assert not rec.index["exact:step_skipped"].any()
