@@ -1,6 +1,7 @@
 # make demo    train a small transformer with a hidden fault, find it, show where to look
 # make test    the fast tests          make test-slow   the slow ones (servers, browser, kill -9)
 # make lint | types | docs | bench     make check       everything that CI runs
+# make forensics    build the tiny data set of broken runs; fails if a run does, or if a leak check changes a verdict
 SHELL := /bin/bash
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
@@ -18,7 +19,7 @@ STEPS ?=
 
 # make test-lowest   the tests with the oldest versions that the extras allow
 
-.PHONY: demo test test-slow test-lowest lint types docs bench check clean install format
+.PHONY: demo test test-slow test-lowest lint types docs bench forensics check clean install format
 .DEFAULT_GOAL := help
 
 help:
@@ -68,7 +69,12 @@ docs: $(STAMP)
 bench: $(STAMP)
 	$(PY) -m benchmarks
 
-check: lint types test test-slow
+forensics: $(STAMP)
+	folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && \
+	$(VENV)/bin/flashback forensics build --scale tiny --out "$$folder/data" --jobs $(WORKERS) && \
+	$(VENV)/bin/flashback forensics score --data "$$folder/data" --leaks --limit 8
+
+check: lint types test test-slow forensics
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache demo-runs

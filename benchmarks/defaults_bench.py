@@ -71,8 +71,12 @@ def _timed(recorder: Any) -> list[float]:
 
         return run
 
-    for name in ("_before", "_after", "log"):
-        setattr(recorder, name, timed(getattr(recorder, name)))
+    for owner, name in (
+        (recorder._steps, "_before"),
+        (recorder._steps, "_after"),
+        (recorder, "log"),
+    ):
+        setattr(owner, name, timed(getattr(owner, name)))
     return spent
 
 

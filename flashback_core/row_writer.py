@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,9 @@ class RowWriter:
         sinks: Told of every row after it was written.
         guard: Turns failures into warnings.
         name_of: Name of a parameter.
-        on_row: Called with step, values and exact fields of each row after it was written.
+        on_row: Called with step, values and exact fields of each row after it was written; guards
+            itself.
+        on_event: Called with each event.
     """
 
     def __init__(
@@ -44,12 +46,15 @@ class RowWriter:
         sinks: SinkSet,
         guard: Guard,
         name_of: Callable[[torch.Tensor], str],
-        on_row: WrittenRow | None,
+        on_row: WrittenRow,
+        on_event: Callable[[Mapping[str, Any]], object],
     ) -> None:
         self._index, self._schema, self._sinks, self._guard = index, schema, sinks, guard
-        self._name_of, self._on_row = name_of, on_row
+        self._name_of, self._on_row, self._on_event = name_of, on_row, on_event
         self._pending: deque[tuple[int, OpenRow]] = deque()
         self._n_events = 0
+        self._parameters: Sequence[torch.Tensor] = ()
+        self._sizes = np.zeros(0, np.int64)
 
     def put(self, step: int, row: OpenRow) -> None:
         """Take a row that is complete but for sums that may be on their way."""
@@ -66,6 +71,7 @@ class RowWriter:
         """Keep an event between the rows."""
         with self._guard("events", keep=True):
             self._index.add_event(dict(event))
+            self._on_event(event)
 
     def close(self) -> None:
         """Write what is left and seal the index."""
@@ -77,7 +83,7 @@ class RowWriter:
     def _write(self, step: int, row: OpenRow) -> None:
         values = row.values(self._schema)
         with self._guard("the exact watches"):
-            row.seal()
+            row.seal(self._entries(row.parameters))
             self._report_weights(step, row)
         try:
             self._index.append(step, values, row.exact)
@@ -87,9 +93,14 @@ class RowWriter:
                 "free some space. The training goes on, recording is tried again at each step "
                 "and the index will state the gap")  # fmt: skip
         self._sinks.step(step, values, self._schema)
-        if self._on_row is not None and not self._guard.failed("on_row"):
-            with self._guard("on_row"):
-                self._on_row(step, values, row.exact)
+        self._on_row(step, values, row.exact)
+
+    def _entries(self, parameters: Sequence[torch.Tensor]) -> npt.NDArray[np.int64]:
+        """Entries of each tensor; counted once as long as they are the same tuple."""
+        if parameters is not self._parameters:
+            self._sizes = np.array([p.numel() for p in parameters], np.int64)
+            self._parameters = parameters
+        return self._sizes
 
     def _report_weights(self, step: int, row: OpenRow) -> None:
         """Say which weights something else than the optimizer changed before `step`."""

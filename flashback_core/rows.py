@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ import torch
 
 from flashback_core.schema import EXACT_FIELDS, SketchSchema
 from flashback_core.sketch.sums import metric_values
+from flashback_core.watch.batch import distinct_ids
 from flashback_core.watch.run import sums_fields
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ __all__ = [
     "Logged", "OpenRow", "batch_ids_array", "batch_scalars", "exact_fields", "one_number",
 ]  # fmt: skip
 
+_FEW = 128  # below it plain numbers are quicker than arrays
 _EXACT = {f.name: f.dtype for f in EXACT_FIELDS}
 
 
@@ -45,6 +48,7 @@ class OpenRow:
         loss: The loss, a number or a tensor of one element.
         parameters: The tensors that the sums are of, in their order.
         found_inf: Not zero if a fused optimizer left the weights as they were; on its device.
+        clip_coef: Exact field of this name, it may be on its way from a device as the sums are.
     """
 
     sums: PendingSums | None = None
@@ -53,6 +57,7 @@ class OpenRow:
     loss: Any = None
     parameters: Sequence[torch.Tensor] = ()
     found_inf: torch.Tensor | None = None
+    clip_coef: float | torch.Tensor | None = None
 
     def add(self, logged: Logged) -> None:
         """Take over what was logged for this step."""
@@ -77,13 +82,19 @@ class OpenRow:
             values[schema.position(name)] = value
         return values
 
-    def seal(self) -> None:
-        """Take over the exact fields that had to be waited for; they are there by now."""
+    def seal(self, sizes: npt.NDArray[np.int64]) -> None:
+        """Take over the exact fields that had to be waited for; they are there by now.
+
+        Args:
+            sizes: Entries of each of `parameters`.
+        """
         if self.found_inf is not None and bool(self.found_inf):
             self.exact["step_skipped"] = 1
+        if self.clip_coef is not None:
+            coefficient = float(self.clip_coef)
+            self.exact["clip_coef"] = coefficient if math.isfinite(coefficient) else math.nan
         if self.sums is None:
             return
-        sizes = np.array([p.numel() for p in self.parameters], np.int64)
         known = sums_fields(self.sums.result(), sizes)
         known["outside"] = int(known["outside"]) | int(self.exact.get("outside", 0))
         self.exact.update(known)
@@ -110,8 +121,8 @@ def batch_ids_array(batch_ids: Any) -> npt.NDArray[np.int64]:
 def batch_scalars(ids: npt.NDArray[np.int64]) -> dict[str, float]:
     """Metrics of a batch's sample ids."""
     return {
-        "batch_id_mean": float(ids.mean()),
-        "batch_uniq_frac": np.unique(ids).size / ids.size,
+        "batch_id_mean": sum(ids.tolist()) / ids.size if ids.size <= _FEW else float(ids.mean()),
+        "batch_uniq_frac": distinct_ids(ids).size / ids.size,
     }
 
 
@@ -125,7 +136,7 @@ def one_number(loss: Any) -> Any:
         if loss.numel() != 1:
             msg = f"loss has shape {tuple(loss.shape)}; expected one number, e.g. loss.mean()"
             raise ValueError(msg)
-        return loss.detach().reshape(())
+        return loss.detach().reshape(()) if loss.dim() else loss.detach()
     return None if loss is None else float(loss)
 
 

@@ -134,6 +134,7 @@ GROUP_METRICS = (
 )  # fmt: skip
 
 _UNKNOWN = -1
+_NAN = float("nan")
 
 
 def _exact(name: str, dtype: str, absent: float, doc: str) -> ExactField:
@@ -179,6 +180,15 @@ EXACT_FIELDS = (
     _exact("unmoved", "i8", _UNKNOWN, "Entries of all weights that did not move; -1 not known."),
     _exact("low16", "i8", _UNKNOWN,
            "Float32 weights whose low 16 bits are zero, as after bfloat16; -1 not known."),
+    _exact("lr_scheduled", "f8", _NAN,
+           "Rate of the first group that the run's own scheduler says holds; NaN not known."),
+    _exact("scheduler_step", "i8", _UNKNOWN,
+           "The scheduler's own counter just before the update; -1 not known."),
+    _exact("opt_steps", "i8", _UNKNOWN,
+           "Smallest step count in the optimizer's state before the update; -1 not known."),
+    _exact("clip_coef", "f8", _NAN,
+           "Factor by which the loop scaled the gradients after they were seen, as clipping by "
+           "norm does (1: not at all); of one tensor; NaN not known."),
 )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ import json
 import shlex
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 __all__ = ["add"]
@@ -53,12 +54,14 @@ def _add_build(parts: Any) -> None:
               "Trains, records and labels the runs of a scale. A build that was stopped goes on "
               "where it was; all but times follows from kind, seed and scale.")  # fmt: skip
     p.add_argument("--scale", default="tiny", metavar="NAME",
-                   help="tiny, medium, small or large (default: tiny)")  # fmt: skip
+                   help="tiny, medium, six, small or large (default: tiny)")  # fmt: skip
     p.add_argument("--out", default=_FOLDER, metavar="DIR", help=_DATA)
     p.add_argument("--jobs", type=_count, metavar="N", help="processes (default: one per core)")
     p.add_argument("--kinds", type=_names, metavar="A,B", help="these kinds, or sets of kinds: "
                    "seed, hard, reported, placebo, healthy, added")  # fmt: skip
-    p.add_argument("--seeds", type=_count, metavar="N", help="runs of each kind")
+    p.add_argument("--seeds", type=_seeds, default=(None, None), metavar="N|A:B",
+                   help="N: runs of each kind, spread over the splits; A:B: the seeds A to B - 1 "
+                   "by number (last digit 0-3 train, 4-5 calibration, 6-9 test)")  # fmt: skip
     p.add_argument("--limit", type=_count, metavar="N", help="only the first N runs of the scale; "
                    "a larger N goes on from there")  # fmt: skip
     p.add_argument("--twins", type=float, metavar="SHARE",
@@ -76,7 +79,8 @@ def _build(arguments: argparse.Namespace) -> int:
             arguments.out,
             arguments.scale,
             kinds=arguments.kinds,
-            n_seeds=arguments.seeds,
+            n_seeds=arguments.seeds[0],
+            seeds=arguments.seeds[1],
             limit=arguments.limit,
             twins=arguments.twins,
             also=arguments.also,
@@ -132,6 +136,9 @@ def _add_score(parts: Any) -> None:
                    "outcomes.jsonl and two pictures there")  # fmt: skip
     p.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     p.add_argument("--jobs", type=_count, metavar="N", help="processes (default: one per core)")
+    p.add_argument("--cache", metavar="DIR", help="keep what was judged there, so that a scoring "
+                   "that was stopped goes on (default: .outcomes in the folder of --out, or "
+                   "nothing is kept)")  # fmt: skip
 
 
 def _score(arguments: argparse.Namespace) -> int:
@@ -150,10 +157,11 @@ def _score(arguments: argparse.Namespace) -> int:
     if arguments.peers:
         others, notes = fitted_peers(arguments.data)
         candidates |= others
+    cache = arguments.cache or (Path(arguments.out, ".outcomes") if arguments.out else None)
     with _Bar("scoring", "files") as bar:
         result = score(
-            arguments.data, candidates, jobs=arguments.jobs, progress=bar, notes=notes,
-            command=_command_line(),
+            arguments.data, candidates, jobs=arguments.jobs, cache=cache, progress=bar,
+            notes=notes, command=_command_line(),
         )  # fmt: skip
     if arguments.write:
         from flashback_core.forensics.predictions import write_predictions
@@ -212,6 +220,18 @@ def _count(text: str) -> int:
         msg = f"{text} is below 1"
         raise argparse.ArgumentTypeError(msg)
     return number
+
+
+def _seeds(text: str) -> tuple[int | None, range | None]:
+    """``N`` as a number of runs, ``A:B`` as the seeds A … B - 1."""
+    low, colon, high = text.partition(":")
+    if not colon:
+        return _count(text), None
+    seeds = range(int(low), int(high))
+    if seeds.start < 0 or not seeds:
+        msg = f"{text}: expected A:B with 0 <= A < B, e.g. 100:120"
+        raise argparse.ArgumentTypeError(msg)
+    return None, seeds
 
 
 class _Bar:

@@ -27,12 +27,18 @@ class Window:
     Args:
         hashes: Whether to fingerprint the content of batches.
         ids_of: Gives the sample ids of a batch, or None where it has none.
+
+    Attributes:
+        backwards: Backward passes since gradients were zero.
+        evaluations: Backward passes of the batch that is trained on; several with LBFGS.
+        first_loss: Loss of the first of them.
     """
 
     def __init__(self, *, hashes: bool, ids_of: Callable[[Any], Any] | None) -> None:
         self._hashes, self._ids_of = hashes, ids_of
         self._watch = BatchWatch()
-        self.backwards = 0
+        self.backwards = self.evaluations = 0
+        self.first_loss: Any = None
         self.clear()
 
     def clear(self) -> None:

@@ -7,19 +7,20 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from flashback_core.recorder import Recorder
 from flashback_core.sketch.parameters import innermost_optimizer, stepped_parameters
 from flashback_core.warn import Guard, disabled
 from flashback_plugins._lightning_batch import Window, batch_loss, sample_ids, unscaled
 from flashback_plugins._lightning_folder import Place, is_second
+from flashback_plugins._lightning_harmless import PART, harmless
 from flashback_plugins._lightning_loggers import logger_sinks
-from flashback_plugins._lightning_online import Action, Actions, Online
+from flashback_plugins._lightning_online import SURE, Action, Actions, Online
 from flashback_plugins._lightning_prevent import Prevention
 from flashback_plugins._lightning_ranks import Ranks, all_or_none, has_shards
 from flashback_plugins._lightning_resume import ResumeWatch, check_resume, continuity
-from flashback_plugins._lightning_trainer import Regime, facts, say, scale_left, summary
+from flashback_plugins._lightning_trainer import Regime, facts, say, scale_left, schedulers, summary
 
 if TYPE_CHECKING:
     import torch
@@ -30,21 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CallbackHooks"]
 
-_PART = "FlashbackCallback"
 _STATE = "flashback"
-_F = TypeVar("_F", bound=Callable[..., Any])
-
-
-def _harmless(hook: _F) -> _F:
-    """A hook that costs one warning when it fails, and is left out from then on."""
-
-    @functools.wraps(hook)
-    def call(self: CallbackHooks, *args: Any, **kwargs: Any) -> None:
-        if not self._guard.failed(_PART):
-            with self._guard(_PART):
-                hook(self, *args, **kwargs)
-
-    return call  # type: ignore[return-value]  # the same call, None instead of an exception
 
 
 class CallbackHooks:
@@ -64,10 +51,12 @@ class CallbackHooks:
             batch (``ids``, ``idx``, ``index`` …); False looks for none. Only their mean, their
             share of distinct ones and a hash are kept.
         batch_hash: Whether to fingerprint the content of batches that lie on the CPU.
-        on_detect: What to do at the first step that is bad beyond doubt (NaN, infinity) while the
-            run goes on: ``"warn"`` says it, ``"checkpoint"`` keeps the state, ``"stop"`` ends the
-            fit, a function is called with the finding and the trainer; or several of them in a
-            list. Loggers that have alerts get one in any case.
+        on_detect: What to do at the first finding of at least `sure` while the run goes on:
+            ``"warn"`` says it, ``"checkpoint"`` keeps the state, ``"stop"`` ends the fit, a
+            function is called with the finding and the trainer; or several of them in a list.
+            Loggers that have alerts get one from a confidence of 0.5 on.
+        sure: Confidence from which a finding is acted on and the health is 0; what is certain (NaN,
+            a weight that changed from outside) has 0.99.
         prevent_nonfinite: Whether to leave out a step whose gradient holds NaN or infinity, as
             GradScaler does: weights and optimizer state stay as they are, the row says
             ``step_skipped``. Fused optimizers are told on their device; with any other this costs
@@ -87,6 +76,7 @@ class CallbackHooks:
         batch_ids: Callable[[Any], Any] | bool | None = None,
         batch_hash: bool = True,
         on_detect: Action | Sequence[Action] = "warn",
+        sure: float = SURE,
         prevent_nonfinite: bool = False,
         sinks: Sequence[Sink] = (),
     ) -> None:
@@ -99,7 +89,7 @@ class CallbackHooks:
         self._log_every = log_every_n_steps
         self._groups = groups
         self._guard = Guard()
-        self._online = Online(Actions(on_detect), self._guard)
+        self._online = Online(Actions(on_detect), self._guard, sure)
         self._prevents = prevent_nonfinite
         self._sinks = tuple(sinks)
         ids_of = batch_ids if callable(batch_ids) else None if batch_ids is False else sample_ids
@@ -135,12 +125,12 @@ class CallbackHooks:
 
     # -- start -------------------------------------------------------------------------------
 
-    @_harmless
+    @harmless
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Forget the checkpoint of an earlier fit."""
         self._place.resume = None
 
-    @_harmless
+    @harmless
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Open the index and put hooks on the optimizers."""
         self._active = not disabled() and not is_second(self, trainer, self._place.given)
@@ -157,6 +147,7 @@ class CallbackHooks:
         self._online.start(None if trainer.fast_dev_run else folder)
         if trainer.world_size > 1:
             self._ranks = Ranks(trainer, pl_module, self._guard)
+            self._ranks.share_loss(trainer)
         self._writes = trainer.is_global_zero
         with all_or_none(trainer, self._close):  # where the model is sharded all ranks take part
             if self._writes or has_shards(trainer):
@@ -176,8 +167,9 @@ class CallbackHooks:
             folder, pl_module, trainer.optimizers,
             start_step=first, scaler=getattr(trainer.precision_plugin, "scaler", None),
             sinks=sinks, groups=self._groups, log_every=self._every(trainer),
-            run=facts(trainer), write_report=not is_dev_run,
+            run=facts(trainer), write_report=not is_dev_run, scheduler=schedulers(trainer),
             on_row=self._see if self._writes else None,
+            on_finding=self._online.found if self._writes else None,
         )  # fmt: skip
         self._place.begin(trainer, self._recorder)
         self._watch(trainer)
@@ -189,7 +181,8 @@ class CallbackHooks:
 
     def _see(self, recorder: Recorder, step: int, values: Any, exact: Mapping[str, float]) -> None:
         """Look at a row that has been written."""
-        self._online.see(recorder, step, values, exact)
+        if self._ranks is not None:
+            self._ranks.see_row(recorder, step, float(values[0]))
         if self._resume is not None and not self._guard.failed("the resume check"):
             with self._guard("the resume check"):
                 self._resume.see(recorder, step, values, exact)
@@ -210,7 +203,7 @@ class CallbackHooks:
 
     # -- steps -------------------------------------------------------------------------------
 
-    @_harmless
+    @harmless
     def on_train_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
     ) -> None:
@@ -218,6 +211,7 @@ class CallbackHooks:
         if self._recorder is None:
             return
         self._attempted.clear()
+        self._window.evaluations = 0
         with self._guard("the fingerprint of batches"):
             if not self._guard.failed("the fingerprint of batches"):
                 known = self._window.add_batch(batch, self._recorder.next_step)
@@ -226,29 +220,32 @@ class CallbackHooks:
         self._recorder.mark(epoch=trainer.current_epoch, batch_index=batch_idx, clipped=clipped)
         self._regime.declare(trainer, self._recorder, batch_idx)
 
-    @_harmless
+    @harmless
     def on_before_zero_grad(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
         """Begin to count backward passes."""
         if self._recorder is not None:
             self._window.backwards = 0
 
-    @_harmless
+    @harmless
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: torch.Tensor) -> None:
-        """Keep the loss of a manual backward pass."""
-        if self._recorder is not None and not pl_module.automatic_optimization:
+        """Keep the loss of a manual backward pass, and of a closure's first evaluation."""
+        if self._recorder is None:
+            return
+        if not pl_module.automatic_optimization:
             self._manual_loss = unscaled(trainer, loss)
+        elif self._window.evaluations == 0:
+            self._window.first_loss = loss.detach()
 
-    @_harmless
+    @harmless
     def on_after_backward(self, trainer: Any, pl_module: Any) -> None:
         """Count the backward pass."""
         if self._recorder is not None:
             self._window.backwards += 1
+            self._window.evaluations += 1
 
-    @_harmless
+    @harmless
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
         """Read the gradients: unscaled, not yet clipped, complete."""
-        if self._ranks is not None:
-            self._ranks.before_step(optimizer, trainer.global_step)
         if self._recorder is not None:
             self._read_gradients(trainer, pl_module, optimizer)
         if self._prevention is None:
@@ -276,13 +273,15 @@ class CallbackHooks:
         """Torch's own hook after a step: close the row of a manual one that has its loss."""
         self._attempted.discard(i)
         if self._manual_loss is not None and self._recorder is not None:
-            with self._guard(_PART):
+            with self._guard(PART):
                 self._end_row(self._manual_loss)
 
     def _end_row(self, loss: Any) -> None:
         assert self._recorder is not None  # the caller has looked
         self._manual_loss = None
         self._has_ended_row = True
+        if self._ranks is not None:
+            loss = self._ranks.loss_of_row(self._recorder, loss)
         self._recorder.end_step(loss=loss)
         self._place.next_step = self._recorder.next_step
 
@@ -298,7 +297,7 @@ class CallbackHooks:
     def _every(self, trainer: Any) -> int:
         return int(self._log_every or trainer.log_every_n_steps or 50)
 
-    @_harmless
+    @harmless
     def _after_batch(self, trainer: Any, pl_module: Any, outputs: Any, batch_idx: int) -> None:
         if self._recorder is not None:
             self._end_batch(trainer, pl_module, outputs, self._recorder)
@@ -308,6 +307,8 @@ class CallbackHooks:
 
     def _end_batch(self, trainer: Any, pl_module: Any, outputs: Any, recorder: Recorder) -> None:
         is_divided = pl_module.automatic_optimization
+        if is_divided and self._window.evaluations > 1:  # LBFGS: the gradient is of the first one
+            outputs = self._window.first_loss
         self._window.add_loss(batch_loss(trainer, outputs, is_divided=is_divided))
         if recorder.has_open_row or self._attempted:
             whole = self._window.loss
@@ -317,12 +318,12 @@ class CallbackHooks:
             self._has_ended_row = False
         self._attempted.clear()
 
-    @_harmless
+    @harmless
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
         """Stop the clock."""
         self._paused_at = time.perf_counter()
 
-    @_harmless
+    @harmless
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         """Start the clock again."""
         if self._recorder is not None and self._paused_at is not None:
@@ -331,7 +332,7 @@ class CallbackHooks:
 
     # -- checkpoints -------------------------------------------------------------------------
 
-    @_harmless
+    @harmless
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Keep in the checkpoint where the run was recorded, and how far."""
         if self._recorder is not None:
@@ -343,7 +344,7 @@ class CallbackHooks:
                 state["continuity"] = continuity(trainer)
                 state["rows"] = self._resume.state() if self._resume is not None else None
 
-    @_harmless
+    @harmless
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Remember where the checkpoint was made."""
         problem = self._place.remember(checkpoint.get(_STATE))
@@ -358,22 +359,22 @@ class CallbackHooks:
             self._ranks.meet(trainer, self._online, self._writer)
         self._end(trainer)
 
-    @_harmless
+    @harmless
     def _end(self, trainer: Any) -> None:
         self._online.tell(trainer, self._writer)
         self._close()
 
-    @_harmless
+    @harmless
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
         """As `on_train_end`, if that was not reached."""
         self._close()
 
-    @_harmless
+    @harmless
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Seal, detect, report, after an interrupt too."""
         self._close()
 
-    @_harmless
+    @harmless
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Let go, whatever happened."""
         self._close()

@@ -2,85 +2,27 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
-
-from flashback_core.report.model import Finding, MetricScore
+from flashback_core.report.model import Finding
 from flashback_core.warn import Guard
 from flashback_plugins._lightning_trainer import say
 
 if TYPE_CHECKING:
     from flashback_core.recorder import Recorder
 
-__all__ = ["ACTIONS", "HEALTH", "Action", "Actions", "Online", "RowJudge"]
+__all__ = ["ACTIONS", "HEALTH", "SURE", "Action", "Actions", "Online"]
 
 ACTIONS = ("warn", "checkpoint", "stop")
 HEALTH = "flashback/health"
 """For other callbacks to monitor: 1.0 while nothing is wrong, 0.0 from the first bad step on."""
 
-Floats = npt.NDArray[np.float64]
 Action = str | Callable[[Finding, Any], object]
 
-_REGULAR = 4
-_CERTAIN = 0.99
-
-
-class RowJudge:
-    """Judges each row by the signs that need no baseline: what is NaN or infinite.
-
-    A step that GradScaler skipped is its healthy work. The rest is left to the report at the end.
-
-    Args:
-        metrics: Names of the values of a row.
-    """
-
-    def __init__(self, metrics: Sequence[str]) -> None:
-        kinds = ("nonfinite", "update_nonfinite")
-        places = [i for i, name in enumerate(metrics) if name.split(":")[-1] in kinds]
-        self._names, self._places = [metrics[i] for i in places], places
-        self._loss = list(metrics).index("loss")
-        self._n_losses = 0
-        self.finding: Finding | None = None
-
-    def __call__(self, step: int, values: Floats, exact: Mapping[str, float]) -> None:
-        """Look at one row; keeps the first that is bad as `finding`."""
-        if self.finding is not None or exact.get("step_skipped"):
-            return
-        counts = values[self._places]
-        metrics = [n for n, c in zip(self._names, counts, strict=True) if c > 0]
-        loss = float(values[self._loss])
-        if math.isfinite(loss):
-            self._n_losses += 1
-        elif math.isinf(loss) or self._n_losses >= _REGULAR:  # a NaN may be a loss not logged
-            metrics.insert(0, "loss")
-        if metrics:
-            self.finding = _nonfinite(step, metrics, values, self._names, self._places)
-
-
-def _nonfinite(
-    step: int,
-    metrics: Sequence[str],
-    values: Floats,
-    names: Sequence[str],
-    places: Sequence[int],
-) -> Finding:
-    of = dict(zip(names, places, strict=True))
-    said = [
-        f"The loss was NaN or infinite at step {step}."
-        if name == "loss"
-        else f"{name} was {int(values[of[name]])} at step {step}."
-        for name in metrics[:4]
-    ]
-    scores = tuple(MetricScore(metric=n, score=1e6, step=step) for n in metrics[:8])
-    return Finding(
-        step=step, interval=(step, step), kind="nonfinite", confidence=_CERTAIN, severity="bad",
-        evidence=tuple(said), top_metrics=scores,
-    )  # fmt: skip
+SURE = 0.9
+"""Confidence from which on a finding is acted on."""
 
 
 class Actions:
@@ -123,18 +65,19 @@ class Actions:
 
 
 class Online:
-    """Judges the rows of a fit as they are written, and acts once.
+    """Takes the findings of a fit while it goes on, and acts once.
 
     Args:
         actions: What to do.
         guard: Warns where a function of the user's fails.
+        sure: Confidence from which on a finding is acted on.
 
     Attributes:
         finding: The first bad step, None while nothing is wrong.
     """
 
-    def __init__(self, actions: Actions, guard: Guard) -> None:
-        self._actions, self._guard = actions, guard
+    def __init__(self, actions: Actions, guard: Guard, sure: float = SURE) -> None:
+        self._actions, self._guard, self._sure = actions, guard, sure
         self.start(None)
 
     def start(self, folder: Path | None) -> None:
@@ -144,19 +87,15 @@ class Online:
             folder: The run folder, on all ranks; None where nothing is to be left.
         """
         self._folder = folder
-        self._judge: RowJudge | None = None
         self.finding: Finding | None = None
         self._health: float | None = None
         self._is_told = self._is_done = False
 
-    def see(
-        self, recorder: Recorder, step: int, values: Floats, exact: Mapping[str, float]
-    ) -> None:
-        """Look at a row that has been written."""
-        if self._judge is None:
-            self._judge = RowJudge(recorder.schema.names)
-        self._judge(step, values, exact)
-        self.finding = self.finding or self._judge.finding
+    def found(self, recorder: Recorder, finding: Finding) -> None:
+        """Take a finding of the recorder's."""
+        is_sure = finding.severity == "bad" and finding.confidence >= self._sure
+        if is_sure and self.finding is None:
+            self.finding = finding
 
     def after_batch(
         self, trainer: Any, pl_module: Any, recorder: Recorder | None, *, is_turn: bool

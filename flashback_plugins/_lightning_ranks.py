@@ -1,37 +1,34 @@
-"""Several processes with one model each: do they still hold the same weights?
+"""Several processes with one model: the loss of all, and does each still hold what it should?
 
-Each rank digests its weights at the end of a step and looks again before the next update, so that
-it knows at which step something else changed them. Now and then the ranks compare what they know.
-A hash alone would come too late: with equal gradients a small difference often heals within a few
-updates, and of two ranks it cannot say which one is right.
+Each rank digests what it holds at the end of a step and looks again before the next update, so that
+it knows at which step something else changed it: the weights, and where the model is sharded its
+part of the optimizer state too. Now and then the ranks compare what they know. A hash alone would
+come too late: with equal gradients a small difference often heals within a few updates, and of two
+ranks it cannot say which one is right.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-import xxhash
 
-from flashback_core.report.model import Finding
 from flashback_core.sketch.parameters import innermost_optimizer, stepped_parameters
 from flashback_core.sketch.sharded import is_sharded
 from flashback_core.warn import Guard
-from flashback_core.watch.state import TensorWatch, digests
+from flashback_plugins._lightning_continuity import Continuity
+from flashback_plugins._lightning_loss import SharedLoss
+from flashback_plugins._lightning_news import RankNews, divergence
 
 if TYPE_CHECKING:
     from flashback_core.recorder import Recorder
     from flashback_plugins._lightning_online import Online
 
-__all__ = ["RankNews", "Ranks", "all_or_none", "divergence", "has_shards"]
+__all__ = ["Ranks", "all_or_none", "has_shards"]
 
 _PART = "the replica check"
-_MOST_NAMES = 5
-_CERTAIN = 0.99
 
 
 def has_shards(trainer: Any) -> bool:
@@ -41,81 +38,117 @@ def has_shards(trainer: Any) -> bool:
 
 @contextmanager
 def all_or_none(trainer: Any, undo: Callable[[], object]) -> Iterator[None]:
-    """A block that all ranks of a sharded model have to get through, or else it is undone."""
+    """A block that all ranks have to get through, or else it is undone on all of them."""
     succeeded = False
     try:
         yield
         succeeded = True
     finally:
-        if trainer.world_size > 1 and has_shards(trainer):
+        if trainer.world_size > 1:
             succeeded = bool(trainer.strategy.reduce_boolean_decision(succeeded, all=True))
         if not succeeded:
             undo()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankNews:
-    """What one rank tells the others.
-
-    Attributes:
-        rank: Its number.
-        step: The step that it is at.
-        changed_at: First step before which its weights changed by themselves, None if never.
-        tensors: Names of some that changed.
-        weights: Digest of all weights, 0 where they are not in host memory.
-        is_bad: Whether it has found the run to be bad.
-    """
-
-    rank: int
-    step: int
-    changed_at: int | None
-    tensors: tuple[str, ...]
-    weights: int
-    is_bad: bool
-
-
 class Ranks:
-    """Watches the weights of this rank, and compares them with the other ranks.
+    """Watches what lies on this rank, and compares it with the other ranks.
+
+    Its hooks are called on every rank, whatever has failed there, since others wait for it.
 
     Args:
         trainer: A trainer with several processes.
         pl_module: Its module.
         guard: Warns where the watch fails; the comparison goes on, since others wait for it.
+
+    Attributes:
+        loss: The loss of all ranks, None until `share_loss`.
     """
 
     def __init__(self, trainer: Any, pl_module: Any, guard: Guard) -> None:
         self._guard, self._rank = guard, int(trainer.global_rank)
-        self._is_replicated = "DDP" in type(trainer.strategy).__name__
-        self._changed_at: int | None = None
-        self._names: tuple[str, ...] = ()
-        self._met_at = -1
+        self._is_sharded = has_shards(trainer)
+        self._is_replicated = "DDP" in type(trainer.strategy).__name__ and not self._is_sharded
+        self._watches = self._is_sharded or self._is_replicated
+        self.loss: SharedLoss | None = None
+        self._met_at, self._is_told = -1, False
+        self._is_automatic = bool(getattr(pl_module, "automatic_optimization", True))
         self._optimizers = [innermost_optimizer(o) for o in trainer.optimizers]
-        self._watches = [TensorWatch() for _ in self._optimizers]
         names = {id(p): name for name, p in pl_module.named_parameters()}
-        self._tensors: list[list[tuple[tuple[object, ...], torch.Tensor]]] = [
-            [((names.get(id(p), "?"),), p) for p in stepped_parameters(o)] for o in self._optimizers
-        ]
+        self._continuity = Continuity(
+            self._optimizers, lambda p: names.get(id(p), "?"), with_state=self._is_sharded
+        )
         self._handles = [
-            o.register_step_post_hook(lambda *_, i=i: self._after_step(i))
+            hook
             for i, o in enumerate(self._optimizers)
+            for hook in (
+                o.register_step_pre_hook(lambda *_, i=i: self._before_manual(trainer, i)),
+                o.register_step_post_hook(lambda *_, i=i: self._after_step(i)),
+            )
         ]
+
+    def share_loss(self, trainer: Any) -> None:
+        """Give the rows the loss of all ranks; each rank has to call it at the same time."""
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            self.loss = SharedLoss(trainer, self._guard)
+
+    # -- hooks, called as Lightning calls them -----------------------------------------------
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, *_: Any) -> None:
+        """A batch begins."""
+        self._is_automatic = bool(pl_module.automatic_optimization)
+        if self.loss is not None:
+            self.loss.begin_batch()
+
+    def on_before_backward(self, trainer: Any, pl_module: Any, loss: torch.Tensor) -> None:
+        """Keep the loss of a backward pass."""
+        if self.loss is not None:
+            self.loss.see(loss, is_automatic=self._is_automatic)
+
+    def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
+        """Look at the weights, and let the others know the loss."""
+        self.before_step(optimizer, int(trainer.global_step))
+        if self.loss is not None:
+            self.loss.before_step(is_automatic=self._is_automatic)
 
     def before_step(self, optimizer: Any, step: int) -> None:
         """Look whether the weights are what the last step left."""
         inner = innermost_optimizer(optimizer)
         i = next((k for k, o in enumerate(self._optimizers) if o is inner), None)
-        if i is None or not self._is_replicated or self._guard.failed(_PART):
-            return
-        with self._guard(_PART):
-            changed = self._watches[i].start(self._tensors[i])
-            if changed and self._changed_at is None:
-                self._changed_at = step
-                self._names = tuple(str(key[0]) for key in changed[:_MOST_NAMES])
+        if i is not None:
+            self._look(i, step)
+
+    def _before_manual(self, trainer: Any, i: int) -> None:
+        """Torch's own hook: a manual step may be one that Lightning does not see."""
+        if not self._is_automatic:
+            self._look(i, int(trainer.global_step))
+
+    def _look(self, i: int, step: int) -> None:
+        if self._watches and not self._guard.failed(_PART):
+            with self._guard(_PART):
+                self._continuity.look(i, step)
 
     def _after_step(self, i: int) -> None:
-        if self._is_replicated and not self._guard.failed(_PART):
+        if self._watches and not self._guard.failed(_PART):
             with self._guard(_PART):
-                self._watches[i].end(self._tensors[i])
+                self._continuity.keep(i)
+        if self.loss is not None:
+            self.loss.after_step(is_automatic=self._is_automatic)
+
+    # -- the loss of a row, on rank zero -----------------------------------------------------
+
+    def loss_of_row(self, recorder: Recorder, loss: Any) -> Any:
+        """The loss of all ranks for the row that is about to be closed; `loss` if it is unknown."""
+        if self.loss is None:
+            return loss
+        shared = self.loss.take(recorder.next_step - int(recorder.has_open_row))
+        return loss if shared is None else shared
+
+    def see_row(self, recorder: Recorder, step: int, loss: float) -> None:
+        """Look at the loss of a row that has been written."""
+        if self.loss is not None:
+            self.loss.see_row(recorder, step, loss)
+
+    # -- meetings ----------------------------------------------------------------------------
 
     def meet(self, trainer: Any, online: Online, recorder: Recorder | None) -> None:
         """Let all ranks tell each other what they know; all have to come here at the same step.
@@ -133,12 +166,14 @@ class Ranks:
         with self._guard("the comparison of ranks"):
             news = self.compare(step, is_bad=online.finding is not None)
         found = divergence(news) if news else None
-        if found is not None and online.finding is None:
-            online.finding, rank = found
+        if found is not None and not self._is_told:
+            self._is_told = True
+            finding, rank = found
+            online.finding = online.finding or finding
             if recorder is not None:
                 recorder.add_event({
-                    "event": "replica_divergence", "rank": rank, "step": online.finding.step,
-                    "text": online.finding.evidence[0],
+                    "event": "replica_divergence", "kind": finding.kind, "rank": rank,
+                    "step": finding.step, "text": finding.evidence[0],
                 })  # fmt: skip
         if found is not None or any(n.is_bad for n in news):
             online.act_together(trainer)
@@ -146,55 +181,24 @@ class Ranks:
     def compare(self, step: int, *, is_bad: bool) -> list[RankNews]:
         """What all ranks know; every rank has to call it at the same step."""
         mine = RankNews(
-            rank=self._rank, step=step, changed_at=self._changed_at, tensors=self._names,
-            weights=self._digest(), is_bad=is_bad,
+            rank=self._rank, step=step, changes=tuple(self._continuity.changes),
+            weights=self._digest(), is_bad=is_bad, is_sharded=self._is_sharded,
+            is_watching=not self._is_sharded or self._continuity.is_watching,
         )  # fmt: skip
         everyone: list[Any] = [None] * torch.distributed.get_world_size()
         torch.distributed.all_gather_object(everyone, mine)
+        self._continuity.clear()
         return everyone
 
     def _digest(self) -> int:
-        out = 0
-        if self._is_replicated and not self._guard.failed(_PART):
-            with self._guard(_PART):
-                tensors = [p.detach() for named in self._tensors for _, p in named]
-                if all(t.device.type == "cpu" for t in tensors):
-                    out = xxhash.xxh3_64_intdigest(digests(tensors).tobytes())
-        return out
+        """Digest of the whole model, which all ranks should hold; 0 where none does."""
+        if not self._is_replicated or self._guard.failed(_PART):
+            return 0
+        with self._guard(_PART):
+            return self._continuity.weights()
+        return 0
 
     def remove(self) -> None:
         """Leave the optimizers as they were."""
         for handle in self._handles:
             handle.remove()
-
-
-def divergence(news: Sequence[RankNews]) -> tuple[Finding, int] | None:
-    """What the ranks' news say about their weights, and the rank that is apart.
-
-    Returns:
-        None while all agree. The rank is -1 where the majority does not tell it.
-    """
-    alone = [n for n in news if n.changed_at is not None]
-    if alone and len(alone) < len(news):
-        first = min(alone, key=lambda n: (n.changed_at or 0, n.rank))
-        step = first.changed_at or 0
-        text = (f"The weights of rank {first.rank} changed before the update of step {step}, "
-                f"outside of the optimizer, and those of other ranks did not: "
-                f"{', '.join(first.tensors)}.")  # fmt: skip
-        return _finding(step, (step, step), text), first.rank
-    counts = Counter(n.weights for n in news)
-    if len(counts) == 1:
-        return None
-    common, n_common = counts.most_common(1)[0]
-    apart = [n.rank for n in news if n.weights != common]
-    rank = apart[0] if len(apart) == 1 and n_common > 1 else -1
-    step = news[0].step
-    text = f"The ranks held different weights after step {step}: {len(counts)} different digests."
-    return _finding(step, (0, step), text), rank
-
-
-def _finding(step: int, interval: tuple[int, int], text: str) -> Finding:
-    return Finding(
-        step=step, interval=interval, kind="replica_divergence", confidence=_CERTAIN,
-        severity="bad", evidence=(text,),
-    )  # fmt: skip

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flashback_core.sketch.parameters import stepped_parameters
+from flashback_core.watch.schedule import is_scheduler
 
 if TYPE_CHECKING:
     from flashback_core.recorder import Recorder
     from flashback_core.report.model import DetectionReport
 
-__all__ = ["Regime", "facts", "say", "scale_left", "summary"]
+__all__ = ["Regime", "facts", "say", "scale_left", "schedulers", "summary"]
 
 
 def facts(trainer: Any) -> dict[str, Any]:
@@ -25,6 +26,11 @@ def facts(trainer: Any) -> dict[str, Any]:
         "strategy": type(trainer.strategy).__name__,
         "world_size": trainer.world_size,
     }
+
+
+def schedulers(trainer: Any) -> list[Any]:
+    """The learning-rate schedulers of a trainer that a recorder can read."""
+    return [c.scheduler for c in trainer.lr_scheduler_configs if is_scheduler(c.scheduler)]
 
 
 class Regime:

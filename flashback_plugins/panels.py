@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flashback_core.errors import SchemaError
+from flashback_core.report.causes import causes_line
 from flashback_core.report.model import DetectionReport, Finding
 from flashback_core.schema import N_BINS
 
@@ -193,13 +194,16 @@ def alert_title(finding: Finding) -> str:
 
 
 def alert_text(finding: Finding) -> str:
-    """A few lines for people: where, how sure, the evidence, what moved first."""
+    """A few lines for people: where, how sure, likely causes, evidence, what moved first."""
     first, last = finding.interval
     between = "" if first == last else f" (between {first} and {last})"
     lines = [
         f"Step {finding.step}{between}, {finding.kind}, confidence {finding.confidence:.2f}.",
         *finding.evidence[:5],
     ]
+    causes = causes_line(finding)
+    if causes:
+        lines.insert(1, causes)
     if finding.top_metrics:
         moved = ", ".join(f"{m.metric} (step {m.step})" for m in finding.top_metrics[:5])
         lines.append(f"Moved first: {moved}.")

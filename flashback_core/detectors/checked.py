@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from flashback_core.detectors.scores import SCALES
+from flashback_core.detectors.score_stream import SCALES
 from flashback_core.schema import EXACT_FIELDS, N_BINS
 from flashback_core.table import StepTable
 
 __all__ = ["CONFIDENCE_MEANING", "report_facts"]
 
 CONFIDENCE_MEANING = (
-    "The confidence is a weight of evidence from 0 to 1, not a measured probability: 0.99 for "
-    "exact checks such as NaN, and for statistics 0.5 at the threshold, about 0.8 at "
-    "twice and 0.95 at ten times it."
+    "The confidence is the share of such findings that were right within two steps in runs that "
+    "were broken on purpose (the training split): it grows with the strength of the alarm and with "
+    "the belief in its date. Exact checks such as NaN have 0.99."
 )
 
 _ABSENT = {field.name: field.absent for field in EXACT_FIELDS}
@@ -44,7 +44,12 @@ _OF_FIELDS = (
 
 
 def report_facts(
-    table: StepTable, *, n_statistics: int, min_steps: int, false_alarms: float | None
+    table: StepTable,
+    *,
+    n_statistics: int,
+    min_steps: int,
+    false_alarms: float | None,
+    budget: float | None = None,
 ) -> dict[str, Any]:
     """The facts of a report on `table`, as plain JSON values.
 
@@ -52,7 +57,8 @@ def report_facts(
         table: The run.
         n_statistics: Statistics that have a threshold.
         min_steps: Rows that the statistics need before they say anything.
-        false_alarms: Stated false alarms per 100,000 healthy steps; None where none is stated.
+        false_alarms: Measured false alarms per 100,000 healthy steps; None where none is stated.
+        budget: Nominal ones; None where no budget sets the thresholds.
     """
     found: dict[str, Any] = {
         "checked": list(_checked(table, n_statistics, min_steps)) if len(table) else [],
@@ -60,6 +66,8 @@ def report_facts(
     }
     if false_alarms is not None:
         found["false_alarms_per_100k"] = float(false_alarms)
+    if budget is not None:
+        found["budget"] = float(budget)
     return found
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flashback_core.baseline import MAD_TO_SIGMA
-from flashback_core.detectors.features import Features
+from flashback_core.detectors.feature_stream import Features
 
 __all__ = ["AHEAD", "Onset", "date"]
 
@@ -37,27 +37,38 @@ gradients are larger, or agree more."""
 LATE_GRADIENT_COST = 8.0
 """What explaining the gradient's metrics one row later has to gain before it is believed."""
 CREDIBLE = 0.95
+NEAR = 2
+"""Rows around a date within which it counts as right."""
 
 
 @dataclass(frozen=True)
 class Onset:
-    """Where a change began: `row`, its credible interval and the share of belief in `row`."""
+    """Where a change began.
+
+    Attributes:
+        row: The likeliest row.
+        first, last: Its credible interval.
+        belief: Share of belief in `row`.
+        near: Share of belief in the rows within `NEAR` of it.
+    """
 
     row: int
     first: int
     last: int
     belief: float
+    near: float = 0.0
 
 
 def date(found: Features, members: npt.NDArray[np.int64], alarm: int, window: int) -> Onset:
     """The onset behind an alarm.
 
     Args:
-        found: The features of the run.
+        found: The features of the run, or of a stretch of it around the alarm.
         members: The features that raised the alarm.
-        alarm: Row of the alarm.
+        alarm: Row of the alarm, in the run.
         window: Rows that the test behind the alarm looks at.
     """
+    alarm -= found.start
     earliest = max(alarm - 3 * window - 2, 1)
     begin = max(earliest - REFERENCE, 0)
     stop = min(alarm + AHEAD + 1, found.values.shape[1])
@@ -67,7 +78,9 @@ def date(found: Features, members: npt.NDArray[np.int64], alarm: int, window: in
     belief = _belief(gain, len(members))
     first, last = _credible(belief)
     best = int(np.argmax(gain))
-    return Onset(earliest + best, earliest + first, earliest + last, float(belief[best]))
+    row = found.start + earliest
+    near = float(belief[max(best - NEAR, 0) : best + NEAR + 1].sum())
+    return Onset(row + best, row + first, row + last, float(belief[best]), near)
 
 
 def _standardised(

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 
-from flashback_core.detectors.features import Feature, Features
-from flashback_core.detectors.scores import LEVEL
+from flashback_core.detectors.feature_stream import Feature
+from flashback_core.detectors.score_stream import LEVEL
 from flashback_core.report.model import MetricScore
-from flashback_core.table import StepTable
 
-__all__ = ["KINDS", "describe", "moved_first"]
+__all__ = ["KINDS", "Moves", "describe", "moved_first"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -31,44 +32,71 @@ MOVED = 4.0
 """Deviations from which a metric has moved."""
 TOP = 8
 """Metrics that a finding names."""
+SPAN = 17
+"""Rows from the onset on in which metrics move first."""
 
 
-def moved_first(
-    table: StepTable, found: Features, z: Floats, begin: int
-) -> tuple[MetricScore, ...]:
+@dataclass(frozen=True)
+class Moves:
+    """A stretch of rows around an alarm: what is needed to say what moved.
+
+    Attributes:
+        items: The features.
+        columns: Names of the columns that they are made of.
+        start: Row of the run that the stretch begins with.
+        steps: Step of each row, (rows,).
+        values: The features, (features, rows).
+        raw: The columns, (columns, rows).
+        point: Signed point deviations, (features, rows).
+    """
+
+    items: tuple[Feature, ...]
+    columns: tuple[str, ...]
+    start: int
+    steps: npt.NDArray[np.int64]
+    values: Floats
+    raw: Floats
+    point: Floats
+
+    def at(self, row: int) -> Floats:
+        """Point deviations at `row`, (features,)."""
+        return self.point[:, row - self.start]
+
+
+def moved_first(moves: Moves, onset: int) -> tuple[MetricScore, ...]:
     """The metrics that moved, in the order in which they did; the strongest first in a step.
 
     Args:
-        table: The run.
-        found: Its features.
-        z: Point deviations of shape (features, rows) from the onset on.
-        begin: Row of the first of them.
+        moves: The rows around the alarm.
+        onset: Row from which on they may have moved.
 
     Returns:
         At most `TOP` scores, each metric once.
     """
-    moved = np.abs(z) >= MOVED
+    begin = onset - moves.start
+    z = np.abs(moves.point[:, begin : begin + SPAN])
     ranked = []
-    for j in np.flatnonzero(moved.any(axis=1)):
-        at = int(np.argmax(moved[j]))
-        ranked.append((at, -float(np.abs(z[j, at : at + 3]).max()), found.items[j].metric))
+    for j in np.flatnonzero((z >= MOVED).any(axis=1)):
+        at = int(np.argmax(z[j] >= MOVED))
+        ranked.append((at, -float(z[j, at : at + 3].max()), moves.items[j].metric))
     seen: dict[str, MetricScore] = {}
     for at, score, metric in sorted(ranked):
-        step = int(table.steps[begin + at])
+        step = int(moves.steps[begin + at])
         seen.setdefault(metric, MetricScore(metric=metric, score=round(-score, 2), step=step))
     return tuple(seen.values())[:TOP]
 
 
-def describe(table: StepTable, found: Features, j: int, row: int, z: float) -> str:
+def describe(moves: Moves, j: int, row: int, z: float) -> str:
     """One sentence on what feature `j` did at `row`, against the steps before it."""
-    item, values = found.items[j], found.values[j]
-    before = values[max(row - LEVEL, 0) : row]
-    moved = float(values[row] - np.median(before)) if len(before) else 0.0
-    raw = float(np.asarray(table.column(item.metric), np.float64)[row])
+    at = row - moves.start
+    item, values = moves.items[j], moves.values[j]
+    before = values[max(at - LEVEL, 0) : at]
+    moved = float(values[at] - np.median(before)) if len(before) else 0.0
+    raw = float(moves.raw[moves.columns.index(item.metric), at])
     now = f" ({raw:.4g})" if item.label == item.metric else ""
     return (
         f"{item.label}{now} {_change(item, moved)} the median of the {len(before)} steps before, "
-        f"at step {int(table.steps[row])}: {abs(z):.1f} robust deviations ({item.family})."
+        f"at step {int(moves.steps[at])}: {abs(z):.1f} robust deviations ({item.family})."
     )
 
 

@@ -2,63 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from flashback_core.detectors.attribution import FILE, CauseModel, load_causes
+from flashback_core.detectors.calibration import Confidence, Tail
 from flashback_core.detectors.checked import report_facts
-from flashback_core.detectors.declared import Declared, declared
-from flashback_core.detectors.explosion import explosion_findings
-from flashback_core.detectors.features import features
+from flashback_core.detectors.fitting import fitted
 from flashback_core.detectors.folder import read_config, write_config
-from flashback_core.detectors.hard import hard_findings
-from flashback_core.detectors.invariants import invariant_findings
-from flashback_core.detectors.learning import learning_findings
-from flashback_core.detectors.learning_rate import learning_rate
-from flashback_core.detectors.merging import SAME, merged, merged_certain, with_learning
-from flashback_core.detectors.scores import SCALES, WARM_UP, scores
-from flashback_core.detectors.statistics import statistics
-from flashback_core.errors import DetectorError, NoBaselineError
+from flashback_core.detectors.model_card import model_card
+from flashback_core.detectors.score_stream import WARM_UP
+from flashback_core.detectors.series import Series
+from flashback_core.detectors.stream import DetectorStream
+from flashback_core.errors import DetectorError
 from flashback_core.report.model import DetectionReport, Finding
-from flashback_core.table import StepTable
+from flashback_core.table import MemoryTable, StepTable
 
 __all__ = ["FirstBadStepDetector"]
 
 Floats = npt.NDArray[np.float64]
 
 SHIPPED = Path(__file__).with_name("shipped_v2")
-MOST_ODD = 5
-"""Odd batches that a report names; they are information."""
+BUDGET = 3.0
 _RATE = "false_alarms_per_100k"
 
 
 class FirstBadStepDetector:
-    """The first bad step of a run: hard signals, the learning rate, then statistics (version 2).
+    """The first bad step of a run: certain rules, the learning rate, then statistics (version 2).
 
     Three kinds of evidence, kept apart in the report:
 
-    * hard signals (`detectors.hard`, `detectors.learning`): non-finite numbers, skipped steps that
-      do not end, a group whose update is exactly zero, a loss that never learns; no baseline
-      needed;
-    * the learning rate against its own schedule (`detectors.learning_rate`);
-    * statistics (`detectors.scores`): scale-free metrics by family, over 1, 5, 16 and 48 steps,
-      each in units of the run's own noise and of its own largest value so far.
+    * certain rules (`detectors.rules`): non-finite numbers, skipped steps that do not end, groups
+      that stand still, what changed outside the optimizer, batches that come again, a loss that
+      never learns; no baseline needed;
+    * the learning rate against its scheduler, or against its own past;
+    * statistics (`detectors.score_stream`): scale-free metrics by family, over 1, 5, 16 and 48
+      steps, each in units of the run's own noise and of its own largest value so far.
 
     An alarm is dated by walking back to its onset (`detectors.dating`). No part looks at the length
     of the run, and the score of a step depends on no later step. Declared events (`rec.expect`)
     excuse what they announce. Several optimizers are several series.
 
     Args:
-        thresholds: Threshold by statistic, as `fit` makes them; None takes the shipped ones.
-        min_steps: Rows below which a run without a hard signal is `not_enough_data`.
-        margin: `fit` puts each threshold this many times over the largest healthy value.
-        single_margin: The same for statistics of a single metric, which are the weakest evidence.
+        budget: Nominal false alarms of the statistics per 100,000 healthy steps; it sets all
+            thresholds at once. See `detectors.calibration` for what stands behind it.
+        thresholds: Threshold by statistic in place of those that the budget gives.
+        min_steps: Rows below which a run without a certain finding is `not_enough_data`.
         false_alarms_per_100k: Measured false alarms per 100,000 healthy steps, for the report; None
-            takes the shipped figure with the shipped thresholds, if there is one.
+            takes the shipped figure with the shipped settings, if there is one.
 
     Examples:
         >>> from flashback_core.testing import run_with_fault
@@ -71,89 +66,162 @@ class FirstBadStepDetector:
     def __init__(
         self,
         *,
+        budget: float = BUDGET,
         thresholds: Mapping[str, float] | None = None,
         min_steps: int = WARM_UP,
-        margin: float = 2.0,
-        single_margin: float = 2.5,
         false_alarms_per_100k: float | None = None,
     ) -> None:
-        if min(min_steps, margin, single_margin) < 1:
-            msg = (
-                f"min_steps={min_steps}, margin={margin}, single_margin={single_margin}: each must "
-                "be at least 1"
-            )
+        if not (budget > 0 and min_steps >= 1):
+            msg = f"budget={budget}, min_steps={min_steps}: a budget is above 0, steps at least 1"
             raise DetectorError(msg)
-        if thresholds is None:
-            shipped = read_config(SHIPPED)
-            thresholds = shipped["thresholds"]
-            if false_alarms_per_100k is None:
-                false_alarms_per_100k = shipped.get(_RATE)
-        self.thresholds = {str(k): float(v) for k, v in thresholds.items()}
-        if any(not value > 0 for value in self.thresholds.values()):
+        self.budget, self.min_steps = float(budget), min_steps
+        self._tail: Tail | None = None
+        self._settle(read_config(SHIPPED), false_alarms_per_100k)
+        self.causes: CauseModel | None = load_causes(SHIPPED)
+        if thresholds is not None:
+            self._levels = {str(k): float(v) for k, v in thresholds.items()}
+            self._tail = None
+        self._check()
+
+    def _settle(self, config: Mapping[str, Any], rate: float | None = None) -> None:
+        """Take levels, tail and confidence from a configuration."""
+        self._levels = {str(k): float(v) for k, v in config["levels"].items()}
+        tail = config.get("tail")
+        self._tail = Tail(**tail) if tail else None
+        self._confidence = Confidence(**config.get("confidence", {}))
+        is_same = self.budget == float(config.get("budget", BUDGET))
+        self.false_alarms_per_100k = rate
+        if rate is None and is_same and config.get(_RATE) is not None:
+            self.false_alarms_per_100k = float(config[_RATE])
+
+    def _check(self) -> None:
+        if any(not value > 0 for value in self._levels.values()):
             msg = "a threshold is not above 0; fit the detector again"
             raise DetectorError(msg)
-        self.min_steps = min_steps
-        self.margin = margin
-        self.single_margin = single_margin
-        self.false_alarms_per_100k = false_alarms_per_100k
 
     def __repr__(self) -> str:
         """Short: the thresholds are many."""
-        return f"{type(self).__name__}(min_steps={self.min_steps}, margin={self.margin})"
+        return f"{type(self).__name__}(budget={self.budget:g}, min_steps={self.min_steps})"
 
-    def fit(self, indexes: Sequence[StepTable], first_bad_steps: Sequence[int | None]) -> Self:
-        """Set the thresholds over what healthy steps give; return self.
+    @property
+    def thresholds(self) -> dict[str, float]:
+        """Threshold of each statistic at this budget."""
+        return {name: level * self._ratio for name, level in self._levels.items()}
+
+    @property
+    def _ratio(self) -> float:
+        return 1.0 if self._tail is None else self._tail.ratio_at(self.budget)
+
+    def at_budget(self, budget: float) -> FirstBadStepDetector:
+        """The same detector at another budget of false alarms per 100,000 healthy steps."""
+        other = FirstBadStepDetector(budget=budget, min_steps=self.min_steps)
+        other._levels, other._tail = self._levels, self._tail
+        other._confidence, other.causes = self._confidence, self.causes
+        other.false_alarms_per_100k = None if budget != self.budget else self.false_alarms_per_100k
+        return other
+
+    def score_ratio_at(self, budget: float) -> float:
+        """The score (see `score`) that is an alarm at another budget.
+
+        Raises:
+            DetectorError: If the thresholds were given by hand, so that no budget sets them.
+        """
+        if self._tail is None:
+            msg = "the thresholds were given by hand; a budget moves fitted thresholds only"
+            raise DetectorError(msg)
+        return self._tail.ratio_at(budget) / self._ratio
+
+    def fit(
+        self,
+        indexes: Sequence[StepTable],
+        first_bad_steps: Sequence[int | None],
+        *,
+        kinds: Sequence[Hashable] | None = None,
+    ) -> Self:
+        """Set levels, tail and confidence by runs whose first bad step is known; return self.
 
         Args:
-            indexes: Runs; of a run with a fault, the steps before it are used.
+            indexes: Runs; of a run with a fault, the steps before it are healthy.
             first_bad_steps: First bad step of each, None for a healthy run.
+            kinds: Kind of each run; the tail is measured on kinds that had no part in the levels.
+                None takes each run for a kind of its own.
 
         Raises:
             NoBaselineError: If the runs hold no healthy step with a score.
         """
-        largest: dict[str, float] = {}
-        for table, bad in zip(indexes, first_bad_steps, strict=True):
-            for name, value in _largest_healthy(table, bad):
-                largest[name] = max(largest.get(name, 0.0), value)
-        if not any(value > 0 for value in largest.values()):
-            msg = (
-                f"the {len(indexes)} runs hold no healthy step with a score; give runs with more "
-                f"than {self.min_steps} healthy steps each"
-            )
-            raise NoBaselineError(msg)
-        self.thresholds = {
-            name: round(max(self._margin(name) * value, 1.0), 3)
-            for name, value in sorted(largest.items())
-        }
+        found = fitted(indexes, first_bad_steps, kinds, min_steps=self.min_steps)
+        self._levels, self._tail = found.levels, found.tail
+        self._confidence = found.confidence
         self.false_alarms_per_100k = None  # measured with other thresholds
         return self
 
-    def _margin(self, statistic: str) -> float:
-        return self.single_margin if statistic.endswith("/largest") else self.margin
-
     def predict(self, index: StepTable) -> DetectionReport:
         """Report on `index`, which stays as it was."""
-        findings = [f for series in _series(index) for f in self._findings(series)]
-        findings.sort(key=lambda f: (f.step, f.severity != "bad"))
-        bad = any(f.severity == "bad" for f in findings)
-        enough = len(index) >= self.min_steps
-        if not (bad or enough):
-            findings.append(_too_short(index, self.min_steps))
-        return DetectionReport(
-            status="bad" if bad else "healthy" if enough else "not_enough_data",
+        findings: list[Finding] = []
+        for _, table in series_of(index):
+            series = self.series((*table.names, *table.exact_names))
+            series.update(table, index.events)
+            series.finish()
+            findings += series.findings()
+        facts = report_facts(
+            index,
+            n_statistics=len(self._levels),
+            budget=None if self._tail is None else self.budget,
+            min_steps=self.min_steps,
+            false_alarms=self.false_alarms_per_100k,
+        )
+        return self.report(
+            findings,
             n_steps=len(index),
             first_step=int(index.steps[0]) if len(index) else None,
             last_step=int(index.steps[-1]) if len(index) else None,
-            findings=tuple(findings),
-            detector={"name": "FirstBadStepDetector", "version": self.version},
             source=index.source,
-            facts=report_facts(
-                index,
-                n_statistics=len(self.thresholds),
-                min_steps=self.min_steps,
-                false_alarms=self.false_alarms_per_100k,
-            ),
+            facts=facts,
         ).with_table(index)
+
+    def stream(self, *, state: Mapping[str, Any] | None = None) -> DetectorStream:
+        """The same detector online: rows go in one by one, findings come out.
+
+        Args:
+            state: What `DetectorStream.state` gave: go on from there.
+        """
+        stream = DetectorStream(self)
+        if state is not None:
+            stream.restore(state)
+        return stream
+
+    def series(self, names: Sequence[str]) -> Series:
+        """A fresh series of rows with the columns `names`."""
+        return Series(
+            tuple(names), self._levels, self._confidence, scale=self._ratio, causes=self.causes
+        )
+
+    def report(
+        self,
+        findings: Sequence[Finding],
+        *,
+        n_steps: int,
+        first_step: int | None,
+        last_step: int | None,
+        source: str = "",
+        facts: Mapping[str, Any] | None = None,
+    ) -> DetectionReport:
+        """The report that says `findings` of a run of `n_steps` rows."""
+        found = sorted(findings, key=lambda f: (f.step, f.severity != "bad"))
+        bad = any(f.severity == "bad" for f in found)
+        enough = n_steps >= self.min_steps
+        if not (bad or enough):
+            found.append(_too_short(n_steps, first_step or 0, self.min_steps))
+        return DetectionReport(
+            status="bad" if bad else "healthy" if enough else "not_enough_data",
+            n_steps=n_steps,
+            first_step=first_step,
+            last_step=last_step,
+            findings=tuple(found),
+            detector={"name": "FirstBadStepDetector", "version": self.version},
+            source=source,
+            facts=facts or {},
+        )
 
     def score(self, index: StepTable) -> Floats:
         """Largest statistic at each row in units of its threshold; 1.0 is an alarm.
@@ -162,41 +230,33 @@ class FirstBadStepDetector:
         score. Rows of several optimizers are scored each in its own series.
         """
         score = np.zeros(len(index))
-        for rows, series in _series_rows(index):
-            found = _certain(series)
-            score[rows] = statistics(series, self.thresholds, found.events, found.relearn).score
+        for rows, table in series_of(index):
+            series = self.series((*table.names, *table.exact_names))
+            values = series.values(table, index.events)
+            levels = np.array([self._levels.get(n, np.inf) for n in series.statistics.names])
+            if len(levels):
+                score[rows] = (values / (levels * self._ratio)[:, None]).max(axis=0)
         return score
 
-    def _findings(self, table: StepTable) -> list[Finding]:
-        """The findings of one series, the certain ones before what may follow from them."""
-        known = _certain(table)
-        certain = known.findings
-        bad = [f.step for f in certain if f.severity == "bad"]
-        before = int(np.searchsorted(table.steps, min(bad) + SAME, "right")) if bad else len(table)
-        found = statistics(table, self.thresholds, known.events, known.relearn)
-        odd: list[Finding] = []
-        alarm = None
-        for alarm in found.alarms(before):
-            if not found.is_odd_batch(alarm):
-                break
-            odd.append(found.odd_batch(alarm))
-            alarm = None
-        findings = [*merged(certain, found.finding(alarm) if alarm else None), *odd[:MOST_ODD]]
-        slow = [*explosion_findings(table), *learning_findings(table)]
-        return with_learning(findings, slow, certain=bool(bad))
-
     def save(self, folder: str | Path) -> Path:
-        """Write the settings into `folder` as ``config.json``; return the folder."""
+        """Write ``config.json``, ``causes.json`` and a model card into `folder`; return it."""
         settings: dict[str, Any] = {
             "version": self.version,
             "min_steps": self.min_steps,
-            "margin": self.margin,
-            "single_margin": self.single_margin,
-            "thresholds": self.thresholds,
+            "budget": self.budget,
+            "levels": self._levels,
+            "tail": None if self._tail is None else self._tail.to_dict(),
+            "confidence": self._confidence.to_dict(),
         }
         if self.false_alarms_per_100k is not None:
             settings[_RATE] = self.false_alarms_per_100k
-        return write_config(folder, settings)
+        folder = write_config(folder, settings)
+        if self.causes is None:
+            (folder / FILE).unlink(missing_ok=True)
+        else:
+            self.causes.save(folder)
+        (folder / "README.md").write_text(model_card(settings), encoding="utf-8")
+        return folder
 
     @classmethod
     def load(cls, folder: str | Path) -> FirstBadStepDetector:
@@ -214,31 +274,19 @@ class FirstBadStepDetector:
 
     @classmethod
     def _from_config(cls, config: Mapping[str, Any], folder: str | Path) -> FirstBadStepDetector:
-        if str(config.get("version")) != "2":
+        if str(config.get("version")) != "2" or "levels" not in config:
             msg = f"{folder}: detector version {config.get('version')!r}; this flashback reads 1, 2"
             raise DetectorError(msg)
-        names = ("thresholds", "min_steps", "margin", "single_margin", _RATE)
-        return FirstBadStepDetector(**{name: config[name] for name in names if name in config})
+        found = FirstBadStepDetector(
+            budget=config.get("budget", BUDGET), min_steps=config.get("min_steps", WARM_UP)
+        )
+        found._settle(config)
+        found.causes = load_causes(folder)
+        found._check()
+        return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Certain:
-    """What needs no statistics: declared events, findings, and rows after which to learn anew."""
-
-    events: Declared
-    findings: list[Finding]
-    relearn: list[int]
-
-
-def _certain(table: StepTable) -> _Certain:
-    events = declared(table)
-    lr, hard = learning_rate(table, events), hard_findings(table, events)
-    hard += invariant_findings(table, events)
-    changes = [table.row_of(f.step) for f in hard if f.severity == "change"]
-    return _Certain(events, merged_certain([*hard, *lr.findings]), [*lr.rows, *changes])
-
-
-def _series_rows(table: StepTable) -> Iterator[tuple[npt.NDArray[np.int64], StepTable]]:
+def series_of(table: StepTable) -> Iterator[tuple[npt.NDArray[np.int64], StepTable]]:
     """Each optimizer's rows and the table of them."""
     rows = np.arange(len(table))
     if "exact:optimizer" not in table or not len(table):
@@ -250,42 +298,16 @@ def _series_rows(table: StepTable) -> Iterator[tuple[npt.NDArray[np.int64], Step
         return
     for one in np.unique(which):
         mine = np.flatnonzero(which == one)
-        yield mine, _rows_of(table, mine)
+        columns = {name: table.column(name)[mine] for name in table}
+        yield mine, MemoryTable(table.steps[mine], columns, events=table.events)
 
 
-def _rows_of(table: StepTable, rows: npt.NDArray[np.int64]) -> StepTable:
-    from flashback_core.table import MemoryTable
-
-    columns = {name: table.column(name)[rows] for name in table}
-    return MemoryTable(table.steps[rows], columns, events=table.events, source=table.source)
-
-
-def _series(table: StepTable) -> Iterator[StepTable]:
-    return (series for _, series in _series_rows(table))
-
-
-def _too_short(table: StepTable, needed: int) -> Finding:
-    step = int(table.steps[0]) if len(table) else 0
+def _too_short(n_rows: int, step: int, needed: int) -> Finding:
     text = (
-        f"{len(table)} steps are too few for a verdict: the statistics need {needed} to learn what "
+        f"{n_rows} steps are too few for a verdict: the statistics need {needed} to learn what "
         "is normal in this run. Nothing certain was found."
     )
     return Finding(
         step=step, interval=(step, step), kind="not_enough_data", confidence=0.0,
         severity="info", evidence=(text,),
     )  # fmt: skip
-
-
-def _largest_healthy(table: StepTable, bad: int | None) -> Iterator[tuple[str, float]]:
-    """Largest value of each statistic over the healthy rows that no event excuses.
-
-    With the learning rate and, for the runs that come without one, without it.
-    """
-    stop = len(table) if bad is None else int(np.searchsorted(table.steps, bad))
-    for series in _series(table[:stop]):
-        known = _certain(series)
-        masks = {t: known.events.masked(rows, known.relearn) for t, rows in SCALES.items()}
-        for part in (series, series[[name for name in series if name != "lr"]]):
-            for name, values in scores(features(part)).items():
-                allowed = values[~masks[name.split("/")[1]]]
-                yield name, float(allowed.max(initial=0.0))

@@ -23,7 +23,7 @@ does, and the verdict on a step changes as the run grows. It is here as the base
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any, Self
@@ -35,6 +35,7 @@ from flashback_core.baseline import fill_forward, robust_z
 from flashback_core.detectors.first_bad_step import FirstBadStepDetector
 from flashback_core.detectors.folder import read_config, read_json, write_config
 from flashback_core.detectors.logistic import fit_logistic, sigmoid
+from flashback_core.detectors.stream import DetectorStream
 from flashback_core.errors import DetectorError, NoBaselineError
 from flashback_core.report.model import DetectionReport, Finding, MetricScore
 from flashback_core.table import StepTable
@@ -140,7 +141,13 @@ class PublishedDetector(FirstBadStepDetector):
         z, names = self._z(index)
         return self._probability(self._design(z, names, index))
 
-    def fit(self, indexes: Sequence[StepTable], first_bad_steps: Sequence[int | None]) -> Self:
+    def fit(
+        self,
+        indexes: Sequence[StepTable],
+        first_bad_steps: Sequence[int | None],
+        *,
+        kinds: Sequence[Hashable] | None = None,
+    ) -> Self:
         """Choose `win`, `k_cal` and `min_votes`, then fit the weights; return self.
 
         Raises:
@@ -159,6 +166,29 @@ class PublishedDetector(FirstBadStepDetector):
         self._set(*min(costs, key=lambda setting: costs[setting]))
         self.weights = dict(zip(WEIGHTS, self._fitted(indexes, first_bad_steps), strict=True))
         return self
+
+    def at_budget(self, budget: float) -> FirstBadStepDetector:
+        """No budget sets the thresholds of this version.
+
+        Raises:
+            DetectorError: Always.
+        """
+        msg = f"the published detector knows no budget of false alarms (got {budget:g}); take v2"
+        raise DetectorError(msg)
+
+    def score_ratio_at(self, budget: float) -> float:
+        """No budget sets the thresholds of this version; raises like `at_budget`."""
+        self.at_budget(budget)
+        return 1.0
+
+    def stream(self, *, state: Mapping[str, Any] | None = None) -> DetectorStream:
+        """This version looks at the length of the run, which no stream knows.
+
+        Raises:
+            DetectorError: Always.
+        """
+        msg = "the published detector looks at the whole run; only version 2 works row by row"
+        raise DetectorError(msg)
 
     def _set(self, win: int, k_cal: float, min_votes: int) -> None:
         self.win, self.k_cal, self.min_votes = win, k_cal, min_votes

@@ -7,9 +7,13 @@ the fault belongs to one of the families that the cause stands for.
 
 from __future__ import annotations
 
-from flashback_core.forensics.kinds import load_kinds
+from flashback_core.forensics.kinds import load_kinds, load_later
+from flashback_core.report.model import Finding
 
-__all__ = ["CAUSES", "is_attributed"]
+__all__ = ["CAUSES", "TOP", "is_attributed", "is_in_top", "is_same_family", "ranked"]
+
+TOP = 3
+"""Fault kinds of a ranking that count as named."""
 
 _WEIGHTS = frozenset({"weight_bits", "precision", "resume", "replicas", "attention", "experts"})
 _UNMOVED = frozenset({"update", "zero_gradient", "precision", "mode", "rate"})
@@ -38,7 +42,30 @@ CAUSES = {finding: families for findings, families in _BY_FINDINGS.items() for f
 def is_attributed(finding: str, fault: str) -> bool | None:
     """Whether a kind of finding names the cause of a kind of fault; None where it names none."""
     families = CAUSES.get(finding)
+    load_later([fault])
     kinds = load_kinds().entries
     if families is None or fault not in kinds:
         return None
     return kinds[fault].family in families
+
+
+def is_same_family(kind: str, other: str) -> bool:
+    """Whether two fault kinds are of one family; a kind that is not known is of none."""
+    kinds = load_kinds().entries
+    return kind in kinds and other in kinds and kinds[kind].family == kinds[other].family
+
+
+def ranked(finding: Finding) -> tuple[str, ...]:
+    """Fault kinds that a finding holds likely, the likeliest first; empty where it ranks none.
+
+    A detector that ranks kinds gives its findings the attribute ``causes``: names, or pairs of name
+    and probability.
+    """
+    causes = getattr(finding, "causes", None) or ()
+    return tuple(cause if isinstance(cause, str) else str(cause[0]) for cause in causes)
+
+
+def is_in_top(finding: Finding, fault: str) -> bool | None:
+    """Whether the kind of a fault is among the `TOP` that a finding ranks; None without ranks."""
+    names = ranked(finding)
+    return fault in names[:TOP] if names else None

@@ -22,7 +22,7 @@ from typing import Any
 from flashback_core.errors import SourceError
 from flashback_core.forensics.card import write_card
 from flashback_core.forensics.dataset import facts_of, run_files, write_run, write_runs_tables
-from flashback_core.forensics.kinds import load_kinds
+from flashback_core.forensics.kinds import load_kinds, load_later
 from flashback_core.forensics.oracle import visibility
 from flashback_core.forensics.plans import RunPlan, plan
 from flashback_core.forensics.predictions import predictions
@@ -85,6 +85,7 @@ def jobs_of(
     *,
     kinds: Sequence[str] | None = None,
     n_seeds: int | None = None,
+    seeds: Sequence[int] | None = None,
     limit: int | None = None,
     twins: float | None = None,
     also: str | Path | None = None,
@@ -96,6 +97,7 @@ def jobs_of(
     if not 0 <= share <= 1:
         msg = f"the share of runs with a twin is between 0 and 1; got {share}"
         raise SourceError(msg)
+    runs = run_list(scale, kinds=kinds, n_seeds=n_seeds, seeds=seeds, limit=limit)
     frozen = load_kinds()
     return [
         Job(
@@ -105,7 +107,7 @@ def jobs_of(
             twin=frozen[kind].set != "healthy" and has_twin(f"{kind}__s{seed}", share),
             also=None if also is None else str(also),
         )
-        for kind, seed in run_list(scale, kinds=kinds, n_seeds=n_seeds, limit=limit)
+        for kind, seed in runs
     ]
 
 
@@ -115,6 +117,7 @@ def build(
     *,
     kinds: Sequence[str] | None = None,
     n_seeds: int | None = None,
+    seeds: Sequence[int] | None = None,
     limit: int | None = None,
     twins: float | None = None,
     also: str | Path | None = None,
@@ -128,6 +131,7 @@ def build(
         scale: One of `scales.SCALES`.
         kinds: Kinds or sets of kinds; None are those of the scale.
         n_seeds: Runs of each kind; None is the scale's.
+        seeds: Seeds of the runs of each kind, by number; in place of `n_seeds`.
         limit: Only the first so many, see `scales.run_list`.
         twins: Share of the fault runs that get a healthy twin; None is the scale's.
         also: A Python file that adds kinds, see `load_more_kinds`.
@@ -145,8 +149,9 @@ def build(
         raise SourceError(msg)
     out = Path(folder)
     wanted = jobs_of(
-        SCALES[scale], kinds=kinds, n_seeds=n_seeds, limit=limit, twins=twins, also=also
-    )
+        SCALES[scale], kinds=kinds, n_seeds=n_seeds, seeds=seeds, limit=limit, twins=twins,
+        also=also,
+    )  # fmt: skip
     _claim(out, scale)
     present = {facts_of(path)["run_id"] for path in run_files(out)}
     missing = [job for job in wanted if f"{job.kind}__s{job.seed}" not in present]
@@ -260,6 +265,7 @@ def build_run(folder: Path, job: Job) -> str | None:
     import torch
 
     torch.set_num_threads(1)
+    load_later([job.kind])
     if job.also is not None:
         load_more_kinds(job.also)
     run = job.plan()

@@ -10,6 +10,7 @@ from typing import Any
 
 from flashback_core.detectors.first_bad_step import FirstBadStepDetector
 from flashback_core.errors import NoBaselineError
+from flashback_core.forensics.fitting_causes import fit_causes
 from flashback_core.forensics.tables import LabelledRun, fingerprint, load_runs
 
 __all__ = ["fit", "fitted"]
@@ -49,6 +50,7 @@ def fit(
         msg = f"{data} holds no run of the splits {', '.join(splits)}; build more runs"
         raise NoBaselineError(msg)
     detector = fitted(runs)
+    detector.causes = fit_causes(runs, detector) or detector.causes
     folder = detector.save(out)
     facts = _provenance(data, runs, splits, command)
     (folder / PROVENANCE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-__all__ = ["poisson", "wilson"]
+__all__ = ["binomial_tail", "poisson", "wilson"]
 
 Z95 = 1.959963984540054
 
@@ -43,6 +43,19 @@ def poisson(count: int, exposure: float) -> tuple[float, float]:
         low = _root(lambda mean: 1.0 - _cdf(count - 1, mean) - 0.025, 0.0, top)
     high = _root(lambda mean: 0.025 - _cdf(count, mean), 0.0, top)
     return low / exposure, high / exposure
+
+
+def binomial_tail(hits: int, n: int, chance: float) -> float:
+    """Probability of `hits` or more of `n` where each has the chance `chance`; nan of nothing.
+
+    Examples:
+        >>> binomial_tail(1, 2, 0.5)
+        0.75
+    """
+    if n == 0 or math.isnan(chance):
+        return math.nan
+    terms = (math.comb(n, k) * chance**k * (1.0 - chance) ** (n - k) for k in range(hits, n + 1))
+    return min(1.0, math.fsum(terms))
 
 
 def _cdf(count: int, mean: float) -> float:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.resources import files
 from typing import Any
@@ -28,6 +28,7 @@ from flashback_core.forensics.healthy import HEALTHY
 
 __all__ = [
     "ABILITIES",
+    "LATER",
     "SEED_KINDS",
     "KindEntry",
     "Kinds",
@@ -35,12 +36,14 @@ __all__ = [
     "add",
     "build_kinds",
     "load_kinds",
+    "load_later",
 ]
 
 ABILITIES = {
     "batch": "the loop hands its batches to the fault",
     "labels": "the batch holds integer labels",
     "tokens": "inputs are bytes of text",
+    "images": "inputs are images, and labels say what they show",
     "attention": "a trained weight of queries and keys",
     "buffers": "the model has buffers, as batch norm has",
     "head": "an untied output head of the shape of the token embedding",
@@ -90,6 +93,7 @@ class KindEntry:
         strengths: Range from which strengths are drawn, log-uniformly; None is always the usual.
         needs: Abilities that its tasks have.
         is_held_out: Whether it is never in train or calibration.
+        background: Healthy kind that its runs and their twins do; None is drawn for each run.
     """
 
     name: str
@@ -99,6 +103,7 @@ class KindEntry:
     strengths: tuple[float, float] | None
     needs: tuple[str, ...]
     is_held_out: bool
+    background: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +142,7 @@ def abilities(config: TaskConfig) -> frozenset[str]:
         "state": True,
         "labels": family != "denoiser",
         "tokens": config.is_text,
+        "images": family in ("mlp", "cnn", "vit"),
         "attention": family in ("gpt", "moe", "vit"),
         "buffers": family == "cnn",
         "head": family in ("gpt", "moe"),
@@ -160,14 +166,32 @@ def abilities(config: TaskConfig) -> frozenset[str]:
 _ADDED: dict[str, KindEntry] = {}
 
 
-def add(name: str) -> KindEntry:
+LATER = ("tied_weights_drift", "duplicate_augment", "tied_head", "augmented")
+"""Kinds of ours that were added after the list was frozen, see `later`."""
+
+
+def load_later(names: Iterable[str]) -> None:
+    """Add the kinds of `LATER` where one of them, or the set ``added``, is among `names`."""
+    if {"added", *LATER} & set(names):
+        from flashback_core.forensics import later  # noqa: F401  # it adds them when it is imported
+
+
+def add(name: str, *, background: str | None = None) -> KindEntry:
     """Add a kind to the list, for this process: a registered fault kind or a healthy kind.
 
     It is held out: no detector is fitted on it.
 
+    Args:
+        name: The kind.
+        background: Healthy kind that the runs of a fault kind and their twins do; None is drawn.
+
     Raises:
-        ValueError: If the list has it already, it is no kind, or it needs an unknown ability.
+        ValueError: If the list has it already, it is no kind, it needs an unknown ability, or there
+            is no such background.
     """
+    if background is not None and background not in HEALTHY:
+        msg = f"{background!r} is no healthy kind that could be the background of {name!r}"
+        raise ValueError(msg)
     if name in load_kinds().entries:
         msg = f"the list has a kind {name!r} already; choose another name"
         raise ValueError(msg)
@@ -180,6 +204,7 @@ def add(name: str) -> KindEntry:
     if unknown:
         msg = f"{name!r} needs {unknown}, which are not among the known abilities"
         raise ValueError(msg)
+    entry = replace(entry, background=background)
     _ADDED[name] = entry
     return entry
 

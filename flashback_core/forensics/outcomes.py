@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from flashback_core.detectors.base import Detector
 from flashback_core.evaluate import episodes
-from flashback_core.forensics.attribution import is_attributed
+from flashback_core.forensics.attribution import is_attributed, is_in_top, is_same_family, ranked
+from flashback_core.forensics.budgets import alarms_at_budgets
 from flashback_core.forensics.tables import LabelledRun
-from flashback_core.report.model import DetectionReport
+from flashback_core.report.model import DetectionReport, Finding
 from flashback_core.table import StepTable
 
-__all__ = ["DECLARABLE", "NEAR", "RunOutcome", "has_undeclared_event", "judge"]
+__all__ = [
+    "DECLARABLE",
+    "NEAR",
+    "RunOutcome",
+    "has_undeclared_event",
+    "judge",
+    "outcome_from_json",
+]
 
 NEAR = 2
 """Steps of error that still count as found."""
@@ -41,7 +51,7 @@ class RunOutcome:
         run_id: The run.
         role: ``fault``, ``placebo``, ``healthy`` or ``twin``.
         kind: Fault kind, or healthy kind.
-        kind_set, split, family, optimizer: As in ``runs``.
+        kind_set, split, family, optimizer, data: As in ``runs``.
         is_held_out: Whether the kind is in no training split.
         is_undeclared: Whether something happened on purpose that nobody declared.
         has_event: Whether something happened on purpose at all.
@@ -55,6 +65,8 @@ class RunOutcome:
         confidence: Of `found`.
         found_kind: Kind of the finding.
         is_attributed: Whether the kind fits the fault; None where it claims none.
+        is_in_top: Whether the fault's kind is among the first three that the finding ranks; None
+            where it ranks none.
         alarm: Step of the first alarm at or after the fault; None where the detector has none.
         n_bad: Faults of the run.
         n_bad_found: Faults with a bad finding within `NEAR` steps.
@@ -62,6 +74,8 @@ class RunOutcome:
         false_alarms: Episodes of alarms among them.
         changes: Findings of severity ``change``.
         cpu_us: CPU time per step.
+        at_budget: Episodes among the healthy steps by nominal budget, see `budgets`; empty for a
+            detector without one.
     """
 
     detector: str
@@ -93,6 +107,9 @@ class RunOutcome:
     false_alarms: int
     changes: int
     cpu_us: float
+    data: str = "code"
+    is_in_top: bool | None = None
+    at_budget: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def error(self) -> int | None:
@@ -131,7 +148,8 @@ def judge(name: str, detector: Detector, run: LabelledRun) -> RunOutcome:
     truth = None if run.is_twin else run.first_bad_step
     injected = _injected(run)
     bad = sorted(f.step for f in report.findings if f.severity == "bad")
-    alarms = _alarms(detector, table, report)
+    score = _score(detector, table)
+    alarms = _alarms(detector, table, report, score)
     healthy = table.steps if truth is None else table.steps[table.steps < truth - NEAR]
     false = alarms[np.isin(alarms, healthy)]
     near = [] if injected is None else [s for s in bad if s >= injected - NEAR]
@@ -168,10 +186,25 @@ def judge(name: str, detector: Detector, run: LabelledRun) -> RunOutcome:
         false_alarms=episodes(false),
         changes=sum(f.severity == "change" for f in report.findings),
         cpu_us=cpu_us,
+        data=str(facts.get("data", "code")),
+        is_in_top=_in_top(report, run, truth),
+        at_budget=alarms_at_budgets(detector, table, score, healthy),
     )
 
 
-def _alarms(detector: Detector, table: StepTable, report: DetectionReport) -> Any:
+def _score(detector: Detector, table: StepTable) -> npt.NDArray[np.float64] | None:
+    """The score of each row, where the detector has one of which 1 is an alarm."""
+    if not hasattr(detector, "score") or getattr(detector, "version", "") != "2":
+        return None
+    return np.asarray(detector.score(table), np.float64)
+
+
+def _alarms(
+    detector: Detector,
+    table: StepTable,
+    report: DetectionReport,
+    score: npt.NDArray[np.float64] | None,
+) -> Any:
     """Steps at which the detector speaks: its bad findings, and where its score reaches 1.
 
     A report names a fault once; the score goes on and shows every episode.
@@ -179,20 +212,34 @@ def _alarms(detector: Detector, table: StepTable, report: DetectionReport) -> An
     rows = getattr(detector, "alarms", None)
     if rows is not None:
         found = table.steps[np.asarray(rows(table), bool)]
-    elif hasattr(detector, "score") and getattr(detector, "version", "") == "2":
-        found = table.steps[np.asarray(detector.score(table)) >= 1.0]
+    elif score is not None:
+        found = table.steps[score >= 1.0]
     else:
         found = table.steps[:0]
     bad = [f.step for f in report.findings if f.severity == "bad"]
     return np.unique(np.concatenate([found, np.asarray(bad, np.int64)]))
 
 
+def _right(report: DetectionReport, truth: int | None) -> Finding | None:
+    """The first bad finding, where it is within `NEAR` of the truth."""
+    bad = report.bad
+    if truth is None or bad is None or abs(bad.step - truth) > NEAR:
+        return None
+    return bad
+
+
 def _attributed(report: DetectionReport, run: LabelledRun, truth: int | None) -> bool | None:
-    if truth is None or report.first_bad_step is None or report.kind is None:
+    """Whether the family is right: of the cause that is named, else of the kind ranked first."""
+    bad, fault = _right(report, truth), str(run.facts.get("fault_kind", ""))
+    if bad is None:
         return None
-    if abs(report.first_bad_step - truth) > NEAR:
-        return None
-    return is_attributed(report.kind, str(run.facts.get("fault_kind", "")))
+    named, names = is_attributed(bad.kind, fault), ranked(bad)
+    return is_same_family(names[0], fault) if named is None and names else named
+
+
+def _in_top(report: DetectionReport, run: LabelledRun, truth: int | None) -> bool | None:
+    bad = _right(report, truth)
+    return None if bad is None else is_in_top(bad, str(run.facts.get("fault_kind", "")))
 
 
 def _role(run: LabelledRun) -> str:

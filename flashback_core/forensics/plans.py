@@ -49,7 +49,9 @@ class Preset:
 PRESETS = {
     "tiny": Preset(doc="short runs of very small models", n_steps=(240, 400), sizes=("micro",)),
     "medium": Preset(doc="the published set-up: tiny transformer, 1,200 steps",
-                     n_steps=(1200, 1200), is_card=True),
+                     n_steps=(1200, 1200), sizes=("tiny",), is_card=True),
+    "six": Preset(doc="the published set-up in a smaller transformer, on text or smooth data",
+                  n_steps=(500, 1000), sizes=("mini",), is_card=True),
     "small": Preset(doc="all families, the smallest models, runs of 300 to 700 steps",
                     n_steps=(300, 700), sizes=("micro",)),
     "large": Preset(doc="all families, runs of 600 to 2,400 steps", n_steps=(600, 2400),
@@ -142,7 +144,7 @@ def plan(seed: int, kind: str, *, preset: str = "large", n_steps: int | None = N
     streams = [np.random.default_rng([key, seed, part]) for part in range(6)]
     length = _length(streams[0], entry, chosen) if n_steps is None else n_steps
     if chosen.is_card:
-        task = _card_task(key, entry, length)
+        task = _card_task(chosen, key, seed, entry, length)
     else:
         task = _task(streams[1], chosen, entry, length)
     split = kinds.split(kind, seed)
@@ -159,7 +161,7 @@ def plan(seed: int, kind: str, *, preset: str = "large", n_steps: int | None = N
         task=task,
         n_steps=length,
         faults=tuple(f for f in (first, second) if f is not None),
-        healthy=kind if is_healthy else _background(streams[4], chosen),
+        healthy=kind if is_healthy else entry.background or _background(streams[4], chosen),
         is_declared=bool(streams[5].random() < 0.7),
         key=key,
     )
@@ -175,8 +177,10 @@ def _log_integer(rng: np.random.Generator, low: int, high: int) -> int:
     return round(float(np.exp(rng.uniform(np.log(low), np.log(high)))))
 
 
-def _card_task(key: int, entry: KindEntry, length: int) -> TaskConfig:
-    base = TaskConfig(family="gpt", size="tiny", lr=3e-3, planned_steps=length, seed=key)
+def _card_task(preset: Preset, key: int, seed: int, entry: KindEntry, length: int) -> TaskConfig:
+    size = preset.sizes[0]
+    data = "markov" if size != "tiny" and seed % 3 == 0 else "code"
+    base = TaskConfig(family="gpt", size=size, lr=3e-3, planned_steps=length, data=data, seed=key)
     return _forced(base, entry)
 
 

@@ -99,7 +99,10 @@ def record_into(folder: str | Path) -> RecorderFactory:
     from flashback_core.recorder import Recorder
 
     def make(task: Task) -> RunRecorder:
-        return Recorder(folder, task.model, task.optimizer, scaler=task.scaler, write_report=False)
+        return Recorder(
+            folder, task.model, task.optimizer, scaler=task.scaler, scheduler=task.scheduler,
+            write_report=False,
+        )  # fmt: skip
 
     return make
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from flashback_core.errors import SourceError
-from flashback_core.forensics.kinds import SEED_KINDS, Kinds, load_kinds
+from flashback_core.forensics.kinds import LATER, SEED_KINDS, Kinds, load_kinds, load_later
 
 __all__ = ["SCALES", "Scale", "chosen_kinds", "has_twin", "run_list", "seed_at"]
 
@@ -51,13 +51,17 @@ _ALL = {"seed": 72, "hard": 12, "reported": 12, "placebo": 12, "healthy": 21}
 
 SCALES = {
     "tiny": Scale(
-        doc="40 runs of very small models, for tests: about two minutes on two cores",
+        doc="39 runs of very small models, for tests: about two minutes on two cores",
         preset="tiny", n_seeds={"seed": 2, "healthy": 2} | dict.fromkeys(SETS[1:4], 1),
         kinds=_TINY, twins=0.5,
     ),
     "medium": Scale(
         doc="the published set-up: six kinds, three seeds, 1,200 steps, each with its twin",
         preset="medium", n_seeds={"seed": 3}, kinds=SEED_KINDS,
+    ),
+    "six": Scale(
+        doc="the six published kinds at their usual strengths, many seeds, no twins",
+        preset="six", n_seeds={"seed": 20}, kinds=SEED_KINDS, twins=0.0,
     ),
     "small": Scale(
         doc="all kinds and families, the smallest models, runs of 300 to 700 steps",
@@ -82,6 +86,7 @@ def run_list(
     *,
     kinds: Sequence[str] | None = None,
     n_seeds: int | None = None,
+    seeds: Sequence[int] | None = None,
     limit: int | None = None,
 ) -> list[tuple[str, int]]:
     """Kind and seed of the runs of a scale, in order.
@@ -90,23 +95,44 @@ def run_list(
         scale: The scale.
         kinds: Names of kinds or sets (``seed``, ``hard``, ``reported``, ``placebo``, ``healthy``,
             ``added``) in place of the scale's; None are the scale's.
-        n_seeds: Runs of each kind in place of the scale's.
+        n_seeds: Runs of each kind in place of the scale's, with the seeds of `seed_at`.
+        seeds: Seeds of the runs of each kind, by number; in place of `n_seeds`.
         limit: Only the first so many.
 
     Raises:
-        SourceError: If a kind is not known, or no run is left.
+        SourceError: If a kind is not known, no run is left, both `n_seeds` and `seeds` are given,
+            or a seed is below 0.
     """
+    load_later(kinds or ())
     frozen = load_kinds()
-    names = chosen_kinds(kinds, frozen) if kinds else scale.kinds or tuple(frozen.entries)
+    names = chosen_kinds(kinds, frozen) if kinds else scale.kinds or _all(frozen)
+    if seeds is not None:
+        _check_seeds(seeds, n_seeds)
     placed = []
     for name in names:
         n = scale.n_seeds.get(frozen[name].set, _OTHERS) if n_seeds is None else n_seeds
-        placed += [((i + 0.5) / n, zlib.crc32(name.encode()), name, seed_at(i)) for i in range(n)]
+        chosen = [seed_at(i) for i in range(n)] if seeds is None else seeds
+        order = zlib.crc32(name.encode())
+        placed += [((i + 0.5) / len(chosen), order, name, s) for i, s in enumerate(chosen)]
     runs = [(name, seed) for _, _, name, seed in sorted(placed)][:limit]
     if not runs:
         msg = "no run is left to build; give other --kinds, or a --limit and --seeds above 0"
         raise SourceError(msg)
     return runs
+
+
+def _all(frozen: Kinds) -> tuple[str, ...]:
+    """All kinds but those of `LATER`, so that the list is the same whether they are loaded."""
+    return tuple(name for name in frozen.entries if name not in LATER)
+
+
+def _check_seeds(seeds: Sequence[int], n_seeds: int | None) -> None:
+    if n_seeds is not None:
+        msg = f"got n_seeds={n_seeds} and seeds by number as well; give one of the two"
+        raise SourceError(msg)
+    if any(seed < 0 for seed in seeds):
+        msg = f"a seed is an integer from 0; got {min(seeds)}"
+        raise SourceError(msg)
 
 
 def chosen_kinds(wanted: Iterable[str], frozen: Kinds) -> list[str]:

@@ -8,7 +8,7 @@ import os
 import platform
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -20,6 +20,8 @@ from flashback_core.detectors.base import Detector
 from flashback_core.detectors.first_bad_step import FirstBadStepDetector
 from flashback_core.detectors.loss_curve import LossCurveDetector
 from flashback_core.errors import NoBaselineError
+from flashback_core.forensics.cache import OutcomeCache, detector_keys
+from flashback_core.forensics.figures import figures
 from flashback_core.forensics.outcomes import RunOutcome, judge
 from flashback_core.forensics.peers import peers
 from flashback_core.forensics.summary import summarise
@@ -84,6 +86,15 @@ class Without:
         """The score of what is left."""
         return self.detector.score(self._seen(index))  # type: ignore[attr-defined]  # ours have it
 
+    def __getattr__(self, name: str) -> Any:
+        """The budget of the detector, where it has one."""
+        if name in ("budget", "score_ratio_at"):
+            return getattr(self.detector, name)
+        if name == "at_budget" and hasattr(self.detector, name):
+            other = getattr(self.detector, name)
+            return lambda budget: replace(self, detector=other(budget))
+        raise AttributeError(name)
+
 
 def detectors(folder: str | Path | None = None) -> dict[str, Detector]:
     """Our detectors by name: all columns, without the learning rate, without the exact fields.
@@ -127,6 +138,7 @@ def score(
     candidates: dict[str, Detector],
     *,
     jobs: int | None = None,
+    cache: str | Path | None = None,
     progress: Progress | None = None,
     notes: Sequence[str] = (),
     command: str = "",
@@ -137,17 +149,21 @@ def score(
         folder: The data set.
         candidates: Detectors by name; thresholds are as they come, nothing is fitted here.
         jobs: Processes; None is one per core.
+        cache: Folder in which outcomes are kept, so that a scoring that was interrupted goes on and
+            only detectors that changed are run again; None keeps none. See `OutcomeCache`.
         progress: Told: files done, files in all, the file.
         notes: Lines to keep with the result.
         command: The command line, to keep with the result.
 
     Returns:
-        Plain data: ``data``, ``versions``, ``detectors`` (name → tables, see `summary`) and
-        ``outcomes`` (one dict per detector and run).
+        Plain data: ``data``, ``versions``, ``figures`` (see `figures`), ``detectors`` (name →
+        tables, see `summary`) and ``outcomes`` (one dict per detector and run).
     """
     paths = data_files(folder, twins=True)
     outcomes: list[RunOutcome] = []
-    for n, (path, found) in enumerate(_judged(paths, candidates, jobs or os.cpu_count() or 1)):
+    kept = None if cache is None else OutcomeCache(cache, detector_keys(candidates))
+    judged = _judged(paths, candidates, jobs or os.cpu_count() or 1, kept)
+    for n, (path, found) in enumerate(judged):
         outcomes += found
         if progress is not None:
             progress(n + 1, len(paths), path.stem)
@@ -155,6 +171,8 @@ def score(
         name: sorted((o for o in outcomes if o.detector == name), key=lambda o: (o.run_id, o.role))
         for name in candidates
     }
+    tables = {name: summarise(found) for name, found in by_name.items()}
+    main = tables.get(OURS)
     return {
         "command": command,
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
@@ -162,28 +180,42 @@ def score(
         "data": _data_facts(Path(folder), by_name[next(iter(candidates))]),
         "notes": list(notes),
         "docs": {name: getattr(d, "doc", "") for name, d in candidates.items()},
-        "detectors": {name: summarise(found) for name, found in by_name.items()},
+        "figures": figures(main, tables.get(NO_LR), tables.get(NO_EXACT)) if main else [],
+        "detectors": tables,
         "outcomes": [o.to_dict() for found in by_name.values() for o in found],
     }
 
 
 def _judged(
-    paths: Sequence[Path], candidates: dict[str, Detector], n_processes: int
+    paths: Sequence[Path],
+    candidates: dict[str, Detector],
+    n_processes: int,
+    cache: OutcomeCache | None,
 ) -> Iterator[tuple[Path, list[RunOutcome]]]:
+    judge_one = partial(judge_file, candidates, cache=cache)
     if n_processes == 1 or len(paths) < 2:
         for path in paths:
-            yield path, judge_file(candidates, path)
+            yield path, judge_one(path)
         return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(n_processes, len(paths)), mp_context=context) as pool:
-        futures = {pool.submit(partial(judge_file, candidates), path): path for path in paths}
+        futures = {pool.submit(judge_one, path): path for path in paths}
         for future in as_completed(futures):
             yield futures[future], future.result()
 
 
-def judge_file(candidates: dict[str, Detector], path: Path) -> list[RunOutcome]:
-    """All detectors on all runs in one file."""
-    return [judge(name, d, run) for run in runs_in(path) for name, d in candidates.items()]
+def judge_file(
+    candidates: dict[str, Detector], path: Path, cache: OutcomeCache | None = None
+) -> list[RunOutcome]:
+    """All detectors on all runs in one file; those that the cache knows are not run again."""
+    found = {} if cache is None else cache.known(path)
+    missing = {name: d for name, d in candidates.items() if name not in found}
+    if missing:
+        runs = list(runs_in(path))
+        found |= {name: [judge(name, d, run) for run in runs] for name, d in missing.items()}
+        if cache is not None:
+            cache.keep(path, found)
+    return [outcome for name in candidates for outcome in found[name]]
 
 
 def versions() -> dict[str, str]:

@@ -13,77 +13,48 @@ from typing import Any
 import numpy as np
 
 from flashback_core.evaluate import average_run_length, false_alarm_rate
-from flashback_core.forensics.intervals import poisson, wilson
-from flashback_core.forensics.oracle import VISIBLE
+from flashback_core.forensics.budgets import budget_rows
+from flashback_core.forensics.intervals import binomial_tail, poisson, wilson
 from flashback_core.forensics.outcomes import NEAR, RunOutcome
+from flashback_core.forensics.slices import (
+    BUDGET_SLICES,
+    FAULT_SLICES,
+    HEALTHY_SLICES,
+    Choice,
+    Rows,
+    chosen,
+    is_declared,
+    is_fault,
+    is_test,
+    is_undeclared,
+)
 
-__all__ = ["D_PRIME_BINS", "fault_row", "healthy_row", "summarise"]
-
-Rows = Sequence[RunOutcome]
-Choice = Callable[[RunOutcome], bool]
+__all__ = ["D_PRIME_BINS", "MOST_PER_KIND", "fault_row", "healthy_row", "summarise"]
 
 D_PRIME_BINS = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 64.0, 1024.0, math.inf)
 HIT_WITHIN = 50
 """Steps after a placebo within which a finding counts as a hit."""
-
-
-def _is_fault(o: RunOutcome) -> bool:
-    return o.role == "fault"
-
-
-def _is_test(o: RunOutcome) -> bool:
-    return o.split == "test"
-
-
-def _is_visible(o: RunOutcome) -> bool:
-    return o.visibility >= VISIBLE
-
-
-def _in(*sets: str) -> Choice:
-    return lambda o: _is_fault(o) and o.kind_set in sets
-
-
-FAULT_GROUPS: dict[str, tuple[Choice, ...]] = {
-    "six kinds of the card": (_in("seed"), _is_test),
-    "six kinds, visible": (_in("seed"), _is_test, _is_visible),
-    "six kinds, gpt": (_in("seed"), _is_test, lambda o: o.family == "gpt"),
-    "hard set": (_in("hard"), _is_test),
-    "hard set, visible": (_in("hard"), _is_test, _is_visible),
-    "reported set": (_in("reported"), _is_test),
-    "held-out kinds": (_is_fault, _is_test, lambda o: o.is_held_out),
-    "fault in steps 60–250": (_is_fault, _is_test,
-                              lambda o: 60 <= (o.first_bad_step or 0) <= 250),
-    "other families than gpt": (_is_fault, _is_test, lambda o: o.family != "gpt"),
-    "all faults": (_is_fault, _is_test),
-    "all faults, visible": (_is_fault, _is_test, _is_visible),
-    "all faults, invisible": (_is_fault, _is_test, lambda o: 0 <= o.visibility < VISIBLE),
-    "all faults, train and calibration": (_is_fault, lambda o: not _is_test(o)),
-}  # fmt: skip
-
-HEALTHY_GROUPS: dict[str, tuple[Choice, ...]] = {
-    "healthy, declared or without events": (lambda o: o.role == "healthy" and not o.is_undeclared,
-                                            _is_test),
-    "healthy, held-out kinds": (lambda o: o.role == "healthy" and o.is_held_out, _is_test),
-    "healthy, undeclared events": (lambda o: o.role == "healthy" and o.is_undeclared, _is_test),
-    "twins of fault runs": (lambda o: o.role == "twin", _is_test),
-    "steps before a fault": (_is_fault, _is_test),
-    "placebo runs": (lambda o: o.role == "placebo", _is_test),
-    "healthy, train and calibration": (lambda o: o.role == "healthy", lambda o: not _is_test(o)),
-}  # fmt: skip
+MOST_PER_KIND = 30.0
+"""False alarms per 100 000 steps above which a healthy kind is marked."""
+SURE = 0.9
+"""Confidence from which a finding must be right nine times in ten."""
 
 
 def summarise(outcomes: Rows) -> dict[str, Any]:
     """All tables of one detector."""
     return {
-        "faults": _groups(outcomes, FAULT_GROUPS, fault_row),
-        "healthy": _groups(outcomes, HEALTHY_GROUPS, healthy_row),
-        "by_kind": _by(filter(_is_fault, outcomes), lambda o: o.kind, fault_row),
-        "by_family": _by(filter(_is_fault, outcomes), lambda o: o.family, fault_row),
-        "by_optimizer": _by(filter(_is_fault, outcomes), lambda o: o.optimizer, fault_row),
-        "by_healthy_kind": _by(_roles(outcomes, "healthy"), lambda o: o.kind, healthy_row),
-        "placebo": _placebo(list(_roles(outcomes, "placebo"))),
-        "psychometric": _psychometric(list(filter(_is_fault, outcomes))),
+        "faults": _groups(outcomes, FAULT_SLICES, fault_row),
+        "healthy": _groups(outcomes, HEALTHY_SLICES, healthy_row),
+        "by_kind": _by(filter(is_fault, outcomes), lambda o: o.kind, fault_row),
+        "by_family": _by(filter(is_fault, outcomes), lambda o: o.family, fault_row),
+        "by_optimizer": _by(filter(is_fault, outcomes), lambda o: o.optimizer, fault_row),
+        "by_healthy_kind": _by(filter(is_declared, outcomes), lambda o: o.kind, healthy_row),
+        "by_undeclared_kind": _by(filter(is_undeclared, outcomes), lambda o: o.kind, healthy_row),
+        "budgets": budget_rows(chosen(outcomes, BUDGET_SLICES)),
+        "placebo": _placebo(list(_roles(outcomes, "placebo")), outcomes),
+        "psychometric": _psychometric(list(filter(is_fault, outcomes))),
         "confidence": _reliability(outcomes),
+        "sure": _sure(outcomes),
         "changes": _changes([o for o in outcomes if o.role == "healthy" and not o.has_event]),
         "cpu_us_per_step": _median([o.cpu_us for o in outcomes]),
     }
@@ -98,8 +69,7 @@ def _groups(
     groups: dict[str, tuple[Choice, ...]],
     row: Callable[[str, Rows], dict[str, Any]],
 ) -> list[dict[str, Any]]:
-    chosen = {name: [o for o in outcomes if all(c(o) for c in cs)] for name, cs in groups.items()}
-    return [row(name, found) for name, found in chosen.items() if found]
+    return [row(name, found) for name, found in chosen(outcomes, groups).items() if found]
 
 
 def _by(
@@ -122,6 +92,7 @@ def fault_row(name: str, found: Rows) -> dict[str, Any]:
     named = [o for o in found if o.found is not None and o.low is not None and o.high is not None]
     covered = sum((o.low or 0) <= (o.first_bad_step or 0) <= (o.high or 0) for o in named)
     claims = [o.is_attributed for o in found if o.is_attributed is not None]
+    tops = [o.is_in_top for o in found if o.is_in_top is not None]
     alone = sum(
         o.found_near is not None and abs(o.found_near - (o.first_bad_step or 0)) <= NEAR
         for o in found
@@ -141,9 +112,12 @@ def fault_row(name: str, found: Rows) -> dict[str, Any]:
         "mae": float(np.mean([o.cost for o in found])) if n else math.nan,
         "median_delay": _median(delays),
         "coverage": covered / len(named) if named else math.nan,
+        "covered": covered,
         "n_covered_of": len(named),
         "attributed": sum(claims),
         "n_claims": len(claims),
+        "in_top": sum(tops),
+        "n_ranked": len(tops),
         "n_faults": sum(o.n_bad for o in found),
         "n_faults_found": sum(o.n_bad_found for o in found),
     }
@@ -163,16 +137,27 @@ def healthy_row(name: str, found: Rows) -> dict[str, Any]:
         "rate_interval": (low, high),
         "arl0": average_run_length(alarms, steps),
         "n_runs_alarmed": sum(o.false_alarms > 0 for o in found),
+        "n_kinds": len({o.kind for o in found}),
+        "is_above": false_alarm_rate(alarms, steps) > MOST_PER_KIND,
+        "is_surely_above": low > MOST_PER_KIND,
     }
 
 
-def _placebo(found: Rows) -> dict[str, Any]:
-    """How often a finding follows an event without effect, beside what chance would give."""
+def _placebo(found: Rows, outcomes: Rows) -> dict[str, Any]:
+    """How often a finding follows an event without effect, beside what chance would give.
+
+    Chance is an episode of false alarms among as many steps of a healthy run, at the rate of all
+    healthy runs and twins; ``p`` is the probability of so many hits or more by chance.
+    """
     hits = sum(
         o.found_near is not None and 0 <= o.found_near - (o.injected_step or 0) + NEAR <= HIT_WITHIN
         for o in found
     )
-    return {"n": len(found), "hits": hits, "interval": wilson(hits, len(found))}
+    quiet = [o for o in outcomes if o.role in ("healthy", "twin")]
+    steps, alarms = sum(o.healthy_steps for o in quiet), sum(o.false_alarms for o in quiet)
+    chance = 1.0 - math.exp(-(HIT_WITHIN + 1) * alarms / steps) if steps else math.nan
+    return {"n": len(found), "hits": hits, "interval": wilson(hits, len(found)),
+            "chance": chance, "p": binomial_tail(hits, len(found), chance)}  # fmt: skip
 
 
 def _psychometric(found: Rows) -> list[dict[str, Any]]:
@@ -204,6 +189,17 @@ def _reliability(outcomes: Rows) -> list[dict[str, Any]]:
             out.append({"low": low, "high": min(high, 1.0), "confidence": mean, "n": len(here),
                         "right": right, "interval": wilson(right, len(here))})  # fmt: skip
     return out
+
+
+def _sure(outcomes: Rows) -> dict[str, Any]:
+    """Of the findings of a confidence of `SURE` or more in the test split, how many are right."""
+    here = [
+        o
+        for o in outcomes
+        if o.found is not None and o.role != "placebo" and is_test(o) and o.confidence >= SURE
+    ]
+    right = sum(o.verdict in ("exact", "within") for o in here)
+    return {"n": len(here), "right": right, "interval": wilson(right, len(here))}
 
 
 def _changes(found: Rows) -> dict[str, Any]:

@@ -90,8 +90,9 @@ def long_markdown(result: Result) -> str:
         f"{data['n_placebos']} placebos, {data['n_healthy']} healthy), {data['n_twins']} healthy "
         f"twins, {data['n_steps']:,} steps without the twins; {data['n_test']} runs are in the "
         "test split.",
-        _TERMS,
+        *_figures(result["figures"]),
         *(f"Note: {note}." for note in result["notes"]),
+        _TERMS,
         "## All detectors, test split",
         _table(SHORT_COLUMNS, short_rows(result)),
         _docs(result),
@@ -111,6 +112,36 @@ share of credible intervals that hold the true step. *Visible*: d′ ≥ 8 again
 twin. False alarms are episodes (more than 50 steps apart) per 100 000 healthy steps."""
 
 
+_FIGURES = """\
+Goals and what was measured on the test split, with the thresholds that the detector came with and
+95 % intervals of Wilson (shares) or Poisson (rates). *Yes* and *no* are about the point estimate;
+where the interval holds the goal, more runs may change the word. A dash: these data hold nothing of
+it, or the detector says nothing of it."""
+
+
+def _figures(rows: Sequence[Row]) -> list[str]:
+    if not rows:
+        return []
+    columns = ("figure", "goal", "measured", "95 %", "of", "met")
+    return ["## Figures", _FIGURES, _table(columns, [_figure(row) for row in rows])]
+
+
+def _figure(row: Row) -> tuple[str, ...]:
+    met = {None: "–", True: "yes", False: "**no**"}[row["is_met"]]
+    low, high = row["interval"] or (math.nan, math.nan)
+    shown = [_quantity(value, row["unit"]) for value in (row["value"], low, high)]
+    interval = "–" if math.isnan(low) else f"{shown[1]} – {shown[2]}"
+    return row["name"], row["goal"], shown[0], interval, row["n"], met
+
+
+def _quantity(value: float, unit: str) -> str:
+    if math.isnan(value):
+        return "–"
+    if unit == "share":
+        return f"{value:.1%}"
+    return number(value, {"count": 0, "rate": 1}.get(unit, 2))
+
+
 _LONGEST_RULE = 200
 """Characters of a peer's rule; other detectors have no rule in a line."""
 
@@ -123,8 +154,10 @@ def _docs(result: Result) -> str:
 def _sections(tables: Row, *, is_short: bool) -> list[str]:
     parts = [_faults(tables["faults"]), _healthy(tables["healthy"])]
     placebo, changes = tables["placebo"], tables["changes"]
+    parts.append(_budgets(tables["budgets"]))
     parts.append(
-        f"Placebos followed by a finding within 50 steps: {share(placebo['hits'], placebo['n'])}. "
+        f"Placebos followed by a finding within 50 steps: {share(placebo['hits'], placebo['n'])}; "
+        f"by chance {_quantity(placebo['chance'], 'share')} (p = {number(placebo['p'], 2)}). "
         f"`change` findings in event-free healthy runs: {number(changes['rate'])} per 100 000 "
         f"steps ({changes['n']} in {changes['steps']:,}). CPU: "
         f"{number(tables['cpu_us_per_step'], 0)} µs per step."
@@ -134,9 +167,30 @@ def _sections(tables: Row, *, is_short: bool) -> list[str]:
     parts += [_psychometric(tables["psychometric"]), _confidence(tables["confidence"])]
     for key, title in (("by_kind", "kind"), ("by_family", "family"), ("by_optimizer", "optimizer")):
         parts += [f"### By {title}, all splits", _faults(tables[key], title)]
-    parts += ["### False alarms by healthy kind, all splits",
-              _healthy(tables["by_healthy_kind"], "healthy kind")]  # fmt: skip
-    return parts
+    kinds, undeclared = tables["by_healthy_kind"], tables["by_undeclared_kind"]
+    parts += ["### False alarms by healthy kind, declared or without events, all splits", _MARKS,
+              _healthy(kinds, "healthy kind")]  # fmt: skip
+    if undeclared:
+        parts += ["### False alarms by healthy kind, undeclared events, all splits",
+                  _healthy(undeclared, "healthy kind")]  # fmt: skip
+    return [part for part in parts if part]
+
+
+_MARKS = "▲: above 30 per 100 000 steps; ▲▲: its whole interval is."
+
+
+def _budgets(rows: Sequence[Row]) -> str:
+    if not rows:
+        return ""
+    columns = ("nominal against measured budget", "nominal / 100k", "runs", "steps", "episodes",
+               "measured / 100k [95 %]", "measured ÷ nominal [95 %]", "ARL0")  # fmt: skip
+    return _table(columns, [
+        (row["name"], f"{row['budget']:g}", str(row["n"]), f"{row['steps']:,}",
+         str(row["episodes"]), rate(row),
+         "{:.2g} [{:.2g}, {:.2g}]".format(row["ratio"], *row["ratio_interval"]),
+         number(row["arl0"], 0))
+        for row in rows
+    ])  # fmt: skip
 
 
 def _faults(rows: Sequence[Row], title: str = "runs") -> str:
@@ -159,10 +213,18 @@ def _fault(row: Row) -> tuple[str, ...]:
 def _healthy(rows: Sequence[Row], title: str = "steps") -> str:
     columns = (title, "runs", "steps", "episodes", "per 100k [95 %]", "ARL0", "runs that alarm")
     return _table(columns, [
-        (row["name"], str(row["n"]), f"{row['steps']:,}", str(row["episodes"]), rate(row),
-         number(row["arl0"], 0), f"{row['n_runs_alarmed']}/{row['n']}")
+        (row["name"], str(row["n"]), f"{row['steps']:,}", str(row["episodes"]),
+         rate(row) + _mark(row, title), number(row["arl0"], 0),
+         f"{row['n_runs_alarmed']}/{row['n']}")
         for row in rows
     ])  # fmt: skip
+
+
+def _mark(row: Row, title: str) -> str:
+    """Kinds that alarm too often."""
+    if title != "healthy kind" or not row["is_above"]:
+        return ""
+    return " ▲▲" if row["is_surely_above"] else " ▲"
 
 
 def _psychometric(rows: Sequence[Row]) -> str:

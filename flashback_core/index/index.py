@@ -16,13 +16,14 @@ from flashback_core.index.lock import WriterLock
 from flashback_core.index.parts import Parts, is_index, read_parts
 from flashback_core.index.remote import Mirror, Uploader, cache_folder, url_of
 from flashback_core.index.writer import IndexWriter
-from flashback_core.schema import SketchSchema, unknown_metric
+from flashback_core.schema import EXACT_FIELDS, SketchSchema, unknown_metric
 from flashback_core.table import MemoryTable, StepTable
 
 __all__ = ["SEGMENT_ROWS", "StepSketchIndex"]
 
 SEGMENT_ROWS = 4096
 _NO_ROWS = Header.of(SketchSchema())
+_EXACT = {f.column: f.dtype for f in EXACT_FIELDS}
 
 
 class StepSketchIndex(StepTable):
@@ -156,6 +157,8 @@ class StepSketchIndex(StepTable):
     def column(self, name: str) -> npt.NDArray[Any]:
         """The column `name`; metrics of damaged or older parts are NaN there.
 
+        An exact field that the index is too old to have is not known at all steps.
+
         Raises:
             SchemaError: If there is no such column.
         """
@@ -165,10 +168,11 @@ class StepSketchIndex(StepTable):
 
     def _raw(self, name: str, first: int = 0, stop: int | None = None) -> npt.NDArray[Any]:
         """The column `name` of rows as they were written, superseded ones included."""
-        if name not in self._dtypes:
+        dtype = self._dtypes.get(name) or _EXACT.get(name)
+        if dtype is None:
             raise SchemaError(unknown_metric(name, tuple(self._dtypes)))
         column = self._parts.column(name, first, stop)
-        return column if len(column) else column.astype(self._dtypes[name])
+        return column if len(column) else column.astype(dtype)
 
     def _rows(self, rows: slice) -> MemoryTable:
         chosen = self._parts.kept[rows]  # reads only the segments that hold them

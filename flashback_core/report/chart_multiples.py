@@ -12,11 +12,14 @@ from flashback_core.report.surprise import CAP, Scale, lost_rows, row_surprise, 
 from flashback_core.report.text import number
 from flashback_core.report.window import Window
 
-__all__ = ["BAND_DEVIATIONS", "moved_first", "movers"]
+__all__ = ["BAND_DEVIATIONS", "MOVED", "moved_first", "movers", "n_named"]
 
 BAND_DEVIATIONS = 4.0
 """Half width of the healthy band, in robust deviations."""
 MOVED = 8.0
+"""Robust deviations from which a metric that no finding names is shown."""
+FEW = 6
+"""Panels up to which metrics are shown that the finding does not name."""
 
 
 def movers(window: Window, finding: Finding, limit: int = 12) -> tuple[MetricScore, ...]:
@@ -27,10 +30,23 @@ def movers(window: Window, finding: Finding, limit: int = 12) -> tuple[MetricSco
         finding: What was found.
         limit: How many at most.
     """
-    if finding.top_metrics:
-        return finding.top_metrics[:limit]
+    return finding.top_metrics[:limit] or far_off(window, limit)
+
+
+def far_off(
+    window: Window, limit: int, besides: frozenset[str] = frozenset()
+) -> tuple[MetricScore, ...]:
+    """Metrics that lay `MOVED` or more deviations off from the finding on, the first one first.
+
+    Args:
+        window: Rows round the finding.
+        limit: How many at most.
+        besides: Metrics to leave out.
+    """
     found = []
     for name in window.table.names:
+        if name in besides:
+            continue
         counts = name.startswith("hist_")
         z = row_surprise(window.table.column(name), window.row, counts=counts)[window.row :]
         far = np.flatnonzero(np.abs(np.nan_to_num(z)) >= MOVED)
@@ -43,10 +59,24 @@ def movers(window: Window, finding: Finding, limit: int = 12) -> tuple[MetricSco
 
 
 def moved_first(window: Window, finding: Finding, limit: int = 8) -> tuple[Panel, ...]:
-    """One panel for each metric that moved, in the order in which they moved."""
+    """One panel for each metric that moved, in the order in which they moved.
+
+    Where the finding names few, those follow that lay far off next, see `n_named`.
+    """
     named = {m.metric: m.step for m in reversed(movers(window, finding, limit=64))}
-    known = [n for n in reversed(named) if n in window.table.names]
-    return tuple(metric_panel(window, finding, name, named[name]) for name in known[:limit])
+    known = [n for n in reversed(named) if n in window.table.names][:limit]
+    if len(known) < FEW:
+        sizes = frozenset(n for n in window.table.names if n.startswith(("hist_", "step_wall")))
+        for m in far_off(window, FEW - len(known), sizes | set(known)):
+            known.append(m.metric)
+            named[m.metric] = m.step
+    return tuple(metric_panel(window, finding, name, named[name]) for name in known)
+
+
+def n_named(panels: tuple[Panel, ...], finding: Finding) -> int:
+    """How many of the panels show what the finding names."""
+    named = {m.metric for m in finding.top_metrics}
+    return sum(panel.name in named for panel in panels) if named else len(panels)
 
 
 def metric_panel(window: Window, finding: Finding, name: str, moved: int) -> Panel:

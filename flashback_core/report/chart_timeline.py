@@ -58,7 +58,8 @@ def timeline(
         name="timeline",
         charts=tuple(charts),
         jumps=tuple(_jumps(table, report)),
-        note="Drag over the chart to look closer; press Escape or Whole run to come back.",
+        note="Drag sideways over a chart, also with a finger, or press + and − to look closer; "
+        "Escape or Whole run comes back.",
     )
 
 

@@ -11,11 +11,15 @@ from flashback_core.report.events import resumed_rows
 from flashback_core.report.invariants import broken_invariants
 from flashback_core.report.metric_words import split_metric
 from flashback_core.report.model import DetectionReport
+from flashback_core.report.named import named_values
 from flashback_core.report.surprise import lost_rows
 from flashback_core.report.text import clean, number, plural
 from flashback_core.report.window import Window
 
 __all__ = ["Check", "broken"]
+
+_COUNTS = 3
+"""Counts of NaN and infinity that are listed of one step."""
 
 
 def broken(window: Window, report: DetectionReport) -> tuple[Check, ...]:
@@ -26,12 +30,13 @@ def broken(window: Window, report: DetectionReport) -> tuple[Check, ...]:
         report: All findings: what they name elsewhere in the run is listed too.
     """
     found = [
+        *broken_invariants(window, report),  # a write or a setting comes before what it leads to
         *_nonfinite(window),
         *_broken_values(window),
-        *broken_invariants(window, report),
         *_skipped(window),
         *_still(window),
     ]
+    found += named_values(report, found)
     return tuple(sorted(found, key=lambda c: c.step))
 
 
@@ -47,14 +52,20 @@ def _step(window: Window, row: int) -> int:
 
 
 def _nonfinite(window: Window) -> Iterator[Check]:
-    """Counts of NaN and infinity that rise from zero."""
+    """Counts of NaN and infinity that rise from zero, the first few of each step."""
+    rose: dict[int, list[str]] = {}
     for name in window.table.names:
         if split_metric(name)[1] not in {"nonfinite", "update_nonfinite"}:
             continue
         values = np.asarray(window.table.column(name))
         row = _first(window, values > 0)
         if row is not None and (row == 0 or not values[row - 1] > 0):
-            yield _of_values(window, name, row, "entries that are NaN or infinite")
+            rose.setdefault(row, []).append(name)
+    for row, names in rose.items():
+        for i, name in enumerate(names[:_COUNTS]):
+            more = len(names) - _COUNTS if i == _COUNTS - 1 else 0
+            tail = f"; {plural(more, 'more count')} rose at this step" if more > 0 else ""
+            yield _of_values(window, name, row, f"entries that are NaN or infinite{tail}")
 
 
 def _broken_values(window: Window) -> Iterator[Check]:

@@ -11,12 +11,15 @@ import numpy.typing as npt
 from flashback_core.report.text import clean, plural
 from flashback_core.table import StepTable
 
-__all__ = ["event_words", "is_step", "resumed_rows", "resumes", "told"]
+__all__ = ["SHARD_KINDS", "event_words", "is_step", "resumed_rows", "resumes", "told"]
 
 Event = Mapping[str, Any]
 
 _QUIET = frozenset({"groups", "run", "reserve"})
 """Events that are no happening."""
+
+SHARD_KINDS = {"weights_changed": "weights", "state_changed": "optimizer's state"}
+"""What changed in a shard, by the kind of an event ``replica_divergence``."""
 
 
 def is_step(value: object) -> bool:
@@ -122,7 +125,13 @@ def _resume_check(event: Event) -> str:
 
 
 def _replicas(event: Event) -> str:
-    return "copies of the model on different processes differ"
+    """Copies that differ, or with shards the part of one process that was written to."""
+    what, rank = SHARD_KINDS.get(str(event.get("kind"))), event.get("rank")
+    words = "copies of the model on different processes differ"
+    if what is not None:
+        words = f"the part of the {what} that one process holds changed outside the optimizer"
+    known = is_step(rank) and rank is not None and rank >= 0
+    return words + (f" (rank {clean(rank, 20)})" if known else "")
 
 
 def _note(event: Event) -> str:
@@ -154,7 +163,7 @@ _SAID = {
     "outside": {"what", "tensors", "n_tensors", "entries"},
     "config": {"changed", "n_settings"},
     "resume_check": {"differs"},
-    "replica_divergence": {"text"},
+    "replica_divergence": {"text", "kind", "rank"},
     "note": {"text"},
 }
 """Keys that the words have said already."""

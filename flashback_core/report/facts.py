@@ -1,9 +1,10 @@
 """The facts of a run for the foot of a report: what was read, by what, and what was missing.
 
 Whatever `DetectionReport.facts` holds is listed under its own name. A page says more where these
-are there: ``false_alarms_per_100k`` (stated false alarms per 100,000 healthy steps), ``checked``
-(sentences: what was checked), ``confidence_meaning`` (a sentence) and ``rewind`` (true where the
-run can be restored to any step).
+are there: ``false_alarms_per_100k`` (measured false alarms per 100,000 healthy steps), ``budget``
+(the same as the thresholds are set to), ``checked`` (sentences: what was checked),
+``confidence_meaning`` (a sentence) and ``rewind`` (true where the run can be restored to any
+step).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 from flashback_core.report.events import event_words, resumes
 from flashback_core.report.model import REPORT_VERSION, DetectionReport
 from flashback_core.report.text import clean, count, number, plural
-from flashback_core.report.verdict import false_alarm_rate
+from flashback_core.report.verdict import expected_words, false_alarm_rate, nominal_budget
 from flashback_core.table import StepTable
 
 __all__ = ["facts"]
@@ -26,6 +27,7 @@ _SAID_ELSEWHERE = {
     "false_alarms_per_100k",
     "false_alarm_rate_per_100k",
     "fa_per_100k",
+    "budget",
     "checked",
 }
 
@@ -36,7 +38,7 @@ def facts(report: DetectionReport) -> tuple[tuple[str, str], ...]:
         ("Source", clean(report.source, 200) or "not given"),
         ("Steps looked at", _steps(report)),
         ("Detector", _detector(report)),
-        ("Stated false alarms", _false_alarms(report)),
+        *_false_alarms(report),
     ]
     if report.table is not None:
         rows += _of_table(report.table)
@@ -57,15 +59,13 @@ def _detector(report: DetectionReport) -> str:
     return f"{name}, version {clean(version, 40)}" if version else name
 
 
-def _false_alarms(report: DetectionReport) -> str:
-    rate = false_alarm_rate(report)
-    if rate is None:
-        return "this detector states none"
-    expected = rate * report.n_steps / 100_000
-    return (
-        f"{number(rate, 3)} per 100,000 healthy steps; {number(expected, 2)} expected in a healthy "
-        "run of this length"
-    )
+def _false_alarms(report: DetectionReport) -> Iterator[tuple[str, str]]:
+    """What was measured, and what the thresholds are set to."""
+    rate, budget = false_alarm_rate(report), nominal_budget(report)
+    measured = "nobody has measured them for this detector"
+    yield "Measured false alarms", measured if rate is None else expected_words(report, rate)
+    if budget is not None:
+        yield "Nominal false alarms", f"{expected_words(report, budget)} (of the statistics)"
 
 
 def _of_table(table: StepTable) -> Iterator[tuple[str, str]]:

@@ -165,8 +165,8 @@ def _data(chart: Panel | HeatMap | Lanes) -> str:
 
 def _numbers(chart: Panel | HeatMap | Lanes) -> dict[str, Any]:
     if isinstance(chart, Panel):
-        lines = [[ln.label, _deltas(ln.steps), _short(ln.values)] for ln in chart.lines]
-        return {"kind": "lines", "lines": lines}
+        lines = [[ln.label, _deltas(ln.steps), _short(ln.values), ln.role] for ln in chart.lines]
+        return {"kind": "lines", "log": chart.log, "lines": lines}
     if isinstance(chart, HeatMap):
         return _heat_numbers(chart)
     lanes = [
@@ -206,8 +206,8 @@ def _deltas(steps: npt.NDArray[np.int64]) -> list[int]:
 
 
 def _short(values: npt.NDArray[np.float64]) -> list[float | str]:
-    """Four significant digits; NaN and infinity as words, since JSON has none."""
-    return [float(f"{v:.4g}") if np.isfinite(v) else _odd(v) for v in values.tolist()]
+    """Five significant digits; NaN and infinity as words, since JSON has none."""
+    return [float(f"{v:.5g}") if np.isfinite(v) else _odd(v) for v in values.tolist()]
 
 
 def _odd(value: float) -> str:

@@ -130,7 +130,7 @@ def _checked(report: DetectionReport) -> str:
 def _unseen(report: DetectionReport) -> str:
     found = unseen(report.table)
     items = "".join(
-        f"<li><strong>{esc(u.what)}</strong> was not recorded. {explained(u.consequence)} "
+        f"<li><strong>{esc(u.what)}</strong>: not recorded. {explained(u.consequence)} "
         f"<em>{esc(u.how, 200)}</em></li>"
         for u in found
     )

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from flashback_core.report.check import Check
-from flashback_core.report.events import is_step, resumes
+from flashback_core.report.events import SHARD_KINDS, is_step, resumes
+from flashback_core.report.field_words import FIELD_WORDS
 from flashback_core.report.model import DetectionReport, Finding
 from flashback_core.report.text import clean, number, plural
 from flashback_core.report.window import Window
 from flashback_core.table import StepTable
 
-__all__ = ["broken_invariants"]
+__all__ = ["broken_invariants", "row_before"]
 
 _OUTSIDE = ((1, "weights"), (2, "optimizer state"), (4, "buffers"))
 _WRITER = "something other than the optimizer wrote to them after the step before"
@@ -43,7 +44,7 @@ def broken_invariants(window: Window, report: DetectionReport) -> Iterator[Check
             yield _changed(window.table, field, int(window.table.steps[row]))
     yield from _told(table)
     for field, step in named[:_FIELDS_SHOWN]:
-        if field in _FIELDS:
+        if field in FIELD_WORDS:
             yield from _field(table, field, step)
 
 
@@ -119,7 +120,17 @@ def _pair(table: StepTable, field: str, step: int) -> tuple[Any, Any] | None:
     row = int(np.searchsorted(table.steps, step))
     if values is None or row >= len(values) or table.steps[row] != step:
         return None
-    return (values[row - 1] if row else None), values[row]
+    before = row_before(table, row)
+    return (values[before] if before is not None else None), values[row]
+
+
+def row_before(table: StepTable, row: int) -> int | None:
+    """The row before `row`, of the same optimizer where a run has several; None without one."""
+    optimizers = _exact(table, "optimizer")
+    if optimizers is None:
+        return row - 1 if row else None
+    same = np.flatnonzero(optimizers[:row] == optimizers[row])
+    return int(same[-1]) if len(same) else None
 
 
 def _outside(table: StepTable, step: int) -> Iterator[Check]:
@@ -209,12 +220,7 @@ def _told(table: StepTable) -> Iterator[Check]:
         if not is_step(step) or step is None:
             continue
         if kind == "replica_divergence":
-            rank = event.get("rank")
-            yield Check(
-                step=int(step), name="exact:params_hash", before="the same on every process",
-                at="different" if rank is None else f"process {clean(rank, 20)} differs",
-                meaning="copies of the model are not one model any more",
-            )  # fmt: skip
+            yield _divergence(event, int(step))
         elif kind == "resume_check" and isinstance(event.get("differs"), (list, tuple)):
             for lost in event["differs"][:_SETTINGS]:
                 yield Check(
@@ -223,34 +229,27 @@ def _told(table: StepTable) -> Iterator[Check]:
                 )  # fmt: skip
 
 
+def _divergence(event: Mapping[str, Any], step: int) -> Check:
+    """What ranks found out about each other: copies that differ, or a shard that was written to."""
+    rank, what = event.get("rank"), SHARD_KINDS.get(str(event.get("kind")))
+    whose = f"process {clean(rank, 20)}" if is_step(rank) and (rank or 0) >= 0 else ""
+    if what is not None:
+        return Check(
+            step=step, name="exact:state_hash" if "state" in what else "exact:params_hash",
+            before="as the step before left it",
+            at=f"changed on {whose or 'one process'}", meaning=_WRITER,
+        )  # fmt: skip
+    return Check(
+        step=step, name="exact:params_hash", before="the same on every process",
+        at=f"{whose} differs" if whose else "different",
+        meaning="copies of the model are not one model any more",
+    )  # fmt: skip
+
+
 def _field(table: StepTable, field: str, step: int) -> Iterator[Check]:
     pair = _pair(table, field, step)
     if pair is None:
         return
-    words, meaning = _FIELDS[field]
-    before, at = ("no step before" if v is None else words(_integer(v)) for v in pair)
+    words, meaning = FIELD_WORDS[field]
+    before, at = ("no step before" if v is None else words(float(v)) for v in pair)
     yield Check(step=step, name=f"exact:{field}", before=before, at=at, meaning=meaning)
-
-
-def _seen(value: int) -> str:
-    return "a new batch" if value < 0 else f"the batch of step {value:,}"
-
-
-def _count(noun: str, many: str | None = None) -> Callable[[int], str]:
-    return lambda value: "not known" if value < 0 else plural(value, noun, many)
-
-
-def _labels(value: int) -> str:
-    return {0: "neither", 1: "the inputs shifted by one", 2: "the inputs"}.get(value, "not known")
-
-
-_FIELDS: dict[str, tuple[Callable[[int], str], str]] = {
-    "batch_seen": (_seen, "a batch came that an earlier step had had"),
-    "duplicates": (_count("copy", "copies"), "the batch holds the same sample more than once"),
-    "labels": (_labels, "labels do not follow their inputs as they did"),
-    "zero_grads": (_count("tensor"), "their gradient is exactly zero"),
-    "no_grads": (_count("tensor"), "they are trained and got no gradient"),
-    "lost_updates": (_count("tensor"), "they have a gradient, and not one entry moved"),
-    "low16": (_count("number"), "weights with nothing in their low 16 bits, as after bfloat16"),
-}
-"""How the value of a field is said, and what it means that it broke."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flashback_core.report.model import REPORT_VERSION, SEVERITIES, STATUSES
+from flashback_core.report.model import MOST_CAUSES, REPORT_VERSION, SEVERITIES, STATUSES
 
 __all__ = ["JSON_SCHEMA"]
 
@@ -33,6 +33,18 @@ _METRIC_SCORE = {
     "additionalProperties": False,
 }
 
+_CAUSE = {
+    "type": "object",
+    "description": "A likely cause of a finding.",
+    "required": ["name", "probability", "family"],
+    "properties": {
+        "name": {"type": "string", "description": "A fault kind, e.g. opt_lost."},
+        "probability": {**_CONFIDENCE, "description": "How likely it is."},
+        "family": {"type": "string", "description": "Its coarse class, e.g. state."},
+    },
+    "additionalProperties": False,
+}
+
 _FINDING = {
     "type": "object",
     "description": "One thing that the detector found.",
@@ -53,6 +65,12 @@ _FINDING = {
             "type": "array",
             "items": {"$ref": "#/$defs/metric_score"},
             "description": "In the order in which they moved.",
+        },
+        "causes": {
+            "type": "array",
+            "items": {"$ref": "#/$defs/cause"},
+            "maxItems": MOST_CAUSES,
+            "description": "Likely causes, the likeliest first; the rest to 1 is unknown.",
         },
     },
     "additionalProperties": False,
@@ -94,5 +112,5 @@ JSON_SCHEMA: dict[str, Any] = {
         "facts": {"type": "object", "description": "Facts of the run; any JSON values."},
     },
     "additionalProperties": False,
-    "$defs": {"metric_score": _METRIC_SCORE, "finding": _FINDING},
+    "$defs": {"metric_score": _METRIC_SCORE, "cause": _CAUSE, "finding": _FINDING},
 }  # fmt: skip

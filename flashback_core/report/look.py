@@ -8,6 +8,10 @@ _SCHEDULE = (
     "Compare the scheduler with the learning rate at that step: a scheduler stepped twice, a wrong "
     "resume and a changed configuration look like this."
 )
+_MEANT = (
+    "If the schedule is meant to do this, declare it with rec.expect(step, 'lr_milestone'); "
+    "else compare the scheduler with the learning rate at that step."
+)
 _SCALE = (
     "Look at the metrics that moved first: a gradient that moves before the loss points to the "
     "data or the loss, an update that moves alone to the optimizer or the learning rate."
@@ -28,10 +32,7 @@ _LOADER = (
 
 LOOK = {
     "lr_jump": _SCHEDULE,
-    "lr_milestone": (
-        "If the schedule is meant to do this, declare it with rec.expect(step, 'lr_milestone'); "
-        "else compare the scheduler with the learning rate at that step."
-    ),
+    "lr_milestone": _MEANT,
     "nonfinite": (
         "Look at the part of the model that is not finite first; check the loss scale, the "
         "learning rate and the batch of that step, and go back to the step before it."
@@ -157,6 +158,25 @@ LOOK = {
     "labels_misaligned": (
         "Look at how inputs and labels are put together: a shift by one, a shuffle of one of them, "
         "a collate function that sorts."
+    ),
+    "lr_off_schedule": (
+        "Look for what sets the learning rate beside the scheduler: a second scheduler, code that "
+        "writes into the optimizer's groups, a checkpoint whose rate was loaded without its "
+        "scheduler."
+    ),
+    "schedule_step": (
+        "Look at where scheduler.step() is called: once per update, also under gradient "
+        "accumulation and on every process, and with a state that a resume brings back."
+    ),
+    "schedule_stopped": (
+        "If the schedule ends here, declare it with rec.expect(step, 'lr_milestone'); else look "
+        "at why scheduler.step() is no longer reached."
+    ),
+    "schedule_bent": _MEANT,
+    "schedule_turned": _MEANT,
+    "optimizer_step_reset": (
+        "Look for code that makes the optimizer anew, clears its state or loads one: after a "
+        "resume, load optimizer.state_dict() before the first step."
     ),
     "consensus": _SCALE,
     "not_enough_data": "Record more steps and judge again.",

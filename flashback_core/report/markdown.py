@@ -10,6 +10,7 @@ import numpy as np
 
 from flashback_core.report.advice import commands, look_at
 from flashback_core.report.batch import batch_at
+from flashback_core.report.causes import causes_line
 from flashback_core.report.chart_multiples import movers
 from flashback_core.report.charts import lead, window_of
 from flashback_core.report.checks import broken
@@ -66,7 +67,9 @@ def to_markdown(report: DetectionReport) -> str:
 def _head(report: DetectionReport, finding: Finding | None) -> Iterator[str]:
     said = verdict(report)
     yield f"## {said.sign}: {words(said.headline)}"
-    yield "\n".join(f"- {words(s)}" for s in (*said.sentences, *_batch(report, finding)))
+    causes = causes_line(finding) if finding else ""
+    sentences = (*said.sentences, *([causes] if causes else []), *_batch(report, finding))
+    yield "\n".join(f"- {words(s)}" for s in sentences)
 
 
 def _batch(report: DetectionReport, finding: Finding | None) -> Iterator[str]:

@@ -41,6 +41,19 @@ _WORDS = {
     "exact:state_hash": "the optimizer's state",
     "exact:step_skipped": "a skipped update",
     "exact:loss_scale": "the loss scale",
+    "exact:lr_scheduled": "the rate that the scheduler says",
+    "exact:scheduler_step": "the scheduler's own counter",
+    "exact:opt_steps": "the optimizer's own count of steps",
+    "exact:clip_coef": "the factor of gradient clipping",
+    "exact:clipped": "whether gradients were clipped",
+    "exact:accum_count": "batches in one update",
+    "exact:batch_seen": "a batch that came before",
+    "exact:duplicates": "samples that are repeated",
+    "exact:labels": "how labels follow their inputs",
+    "exact:zero_grads": "tensors with a gradient of zero",
+    "exact:no_grads": "tensors without a gradient",
+    "exact:lost_updates": "tensors that do not move",
+    "exact:low16": "weights rounded to 16 bits",
 }
 
 

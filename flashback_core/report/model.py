@@ -14,11 +14,18 @@ from flashback_core.errors import SourceError
 if TYPE_CHECKING:
     from flashback_core.table import StepTable
 
-__all__ = ["REPORT_VERSION", "DetectionReport", "Finding", "MetricScore", "strict_json"]
+__all__ = [
+    "MOST_CAUSES", "REPORT_VERSION", "UNKNOWN", "Cause", "DetectionReport", "Finding",
+    "MetricScore", "finding_dict", "finding_of", "strict_json",
+]  # fmt: skip
 
 REPORT_VERSION = 1
 STATUSES = ("bad", "healthy", "not_enough_data")
 SEVERITIES = ("bad", "change", "info")
+MOST_CAUSES = 5
+"""Causes that a finding names at most."""
+UNKNOWN = "unknown"
+"""The coarse class where no named cause is likely enough."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +35,21 @@ class MetricScore:
     metric: str
     score: float
     step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """A likely cause of a finding.
+
+    Attributes:
+        name: A fault kind, as in `flashback_core.faults`, e.g. ``opt_lost``.
+        probability: How likely it is, in [0, 1].
+        family: Its coarse class, e.g. ``state``.
+    """
+
+    name: str
+    probability: float
+    family: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +64,8 @@ class Finding:
         severity: ``bad``, ``change`` (a regime change that looks wanted) or ``info``.
         evidence: Sentences for people, the strongest first.
         top_metrics: Metrics in the order in which they moved.
+        causes: Likely causes, the likeliest first, at most `MOST_CAUSES`; what their probabilities
+            lack to 1 is unknown. Empty where the detector ranks none.
     """
 
     step: int
@@ -51,6 +75,24 @@ class Finding:
     severity: str
     evidence: tuple[str, ...] = ()
     top_metrics: tuple[MetricScore, ...] = ()
+    causes: tuple[Cause, ...] = ()
+
+    @property
+    def families(self) -> dict[str, float]:
+        """Summed probability of the causes of each coarse class, the likeliest class first."""
+        sums: dict[str, float] = {}
+        for cause in self.causes:
+            sums[cause.family] = sums.get(cause.family, 0.0) + cause.probability
+        return dict(sorted(sums.items(), key=lambda item: -item[1]))
+
+    @property
+    def family(self) -> str:
+        """The coarse class with the largest summed probability.
+
+        ``unknown`` where what no cause accounts for is likelier than that class, or without causes.
+        """
+        family, most = next(iter(self.families.items()), (UNKNOWN, 0.0))
+        return family if most > 1.0 - sum(c.probability for c in self.causes) else UNKNOWN
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +203,7 @@ class DetectionReport:
         try:
             data = json.loads(text)
             version = data["report_version"]
-            findings = tuple(_finding(f) for f in data["findings"])
+            findings = tuple(finding_of(f) for f in data["findings"])
         except (ValueError, KeyError, TypeError) as error:
             msg = f"this is not a flashback report in JSON ({error}); expected report.json"
             raise SourceError(msg) from error
@@ -217,13 +259,22 @@ class DetectionReport:
         return f'<iframe srcdoc="{page}" style="width:100%;height:640px;border:0"></iframe>'
 
 
-def _finding(data: Mapping[str, Any]) -> Finding:
+def finding_dict(finding: Finding) -> dict[str, Any]:
+    """A finding as plain JSON values."""
+    return asdict(finding)
+
+
+def finding_of(data: Mapping[str, Any]) -> Finding:
+    """The finding that `finding_dict` made plain."""
     scores = tuple(MetricScore(**m) for m in data["top_metrics"])
-    rest = {k: v for k, v in data.items() if k not in {"top_metrics", "interval", "evidence"}}
+    causes = tuple(Cause(**c) for c in data.get("causes", ()))  # older reports have none
+    made = {"top_metrics", "interval", "evidence", "causes"}
+    rest = {k: v for k, v in data.items() if k not in made}
     first, last = data["interval"]
     return Finding(
-        **rest, interval=(first, last), evidence=tuple(data["evidence"]), top_metrics=scores
-    )
+        **rest, interval=(first, last), evidence=tuple(data["evidence"]), top_metrics=scores,
+        causes=causes,
+    )  # fmt: skip
 
 
 def strict_json(value: Any) -> Any:

@@ -35,14 +35,61 @@
   }
 
   // ---- numbers in words ----------------------------------------------------------------------
-  const say = (value) => {
+  const say = (value, digits = 4) => {
     if (typeof value === "string") return value;
     if (value === 0) return "0";
     const size = Math.abs(value);
-    if (size >= 1e6 || size < 1e-4) return value.toExponential(2);
-    return value.toLocaleString("en-US", { maximumSignificantDigits: 4 });
+    if (size >= 1e6 || size < 1e-4) return Number(value.toExponential(digits - 2)).toExponential();
+    return value.toLocaleString("en-US", { maximumSignificantDigits: digits });
   };
   const sayStep = (step) => "step " + Math.round(step).toLocaleString("en-US");
+
+  // ---- axes ----------------------------------------------------------------------------------
+  const niceTicks = (low, high, wanted = 6, least = 1) => {
+    const rough = Math.max(least, (high - low) / wanted), power = 10 ** Math.floor(Math.log10(rough));
+    const size = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= rough * 0.999);
+    const ticks = [];
+    for (let i = Math.ceil(low / size - 1e-9); i * size <= high + 1e-9 * size; i++) ticks.push(i * size);
+    return ticks;
+  };
+  // the rules of scales.py: some room, zero kept at the foot, powers of ten on a wide logarithmic scale
+  class Scale {
+    constructor(values, log) {
+      const least = values.reduce((a, b) => Math.min(a, b)), most = values.reduce((a, b) => Math.max(a, b));
+      this.log = log && least > 0 && most > 5 * least;
+      const [low, high] = this.log ? [Math.log10(least), Math.log10(most)] : [least, most];
+      const room = (high - low) * 0.08 || Math.abs(high) * 0.1 || 1;
+      this.high = high + room;
+      this.low = !this.log && low >= 0 && low < room ? -0.02 * this.high : low - room;
+    }
+
+    share(value) {
+      if (this.log && value <= 0) return 0.97;
+      const at = ((this.log ? Math.log10(value) : value) - this.low) / (this.high - this.low);
+      return 1 - Math.max(-0.2, Math.min(1.2, at));
+    }
+
+    ticks() {
+      if (!this.log) {
+        const few = niceTicks(this.low, this.high, 3, 0);
+        return few.length > 1 ? few : niceTicks(this.low, this.high, 5, 0);
+      }
+      const inside = (marks) => {
+        const found = [];
+        for (let p = Math.floor(this.low); p <= this.high; p++) {
+          for (const m of marks) if (Math.log10(m) + p >= this.low && Math.log10(m) + p <= this.high) found.push(m * 10 ** p);
+        }
+        return found;
+      };
+      const powers = inside([1]), values = powers.length > 1 ? powers : inside([1, 2, 5]);
+      return values.filter((_, i) => i % Math.ceil(values.length / 4) === 0);
+    }
+
+    words(value) {
+      const size = Math.abs(value) / (this.high - this.low);
+      return say(value, this.log ? 4 : Math.max(4, Math.min(8, Math.ceil(Math.log10(size || 1)) + 2)));
+    }
+  }
 
   // ---- one plot ------------------------------------------------------------------------------
   class Plot {
@@ -52,6 +99,9 @@
       this.first = this.home0 = Number(node.dataset.first);
       this.last = this.home1 = Number(node.dataset.last);
       this.svg = node.querySelector("svg");
+      this.drawn = all(".line, .dots", this.svg);
+      this.ys = node.parentElement.querySelector(".ys");
+      this.ticks = [...this.ys.children];
       this.cursor = document.createElement("div");
       this.cursor.className = "cursor";
       this.tip = document.createElement("div");
@@ -62,7 +112,8 @@
       this.unpack();
       this.at = null;
       node.addEventListener("pointermove", (event) => this.point(event));
-      node.addEventListener("pointerleave", () => this.hide());
+      node.addEventListener("pointerdown", (event) => this.point(event));
+      node.addEventListener("pointerleave", (event) => { if (event.pointerType !== "touch") this.hide(); });
       node.addEventListener("blur", () => this.hide());
       node.addEventListener("keydown", (event) => this.key(event));
     }
@@ -70,9 +121,9 @@
     unpack() {
       const data = this.data;
       if (data.kind === "lines") {
-        data.lines = data.lines.map(([label, deltas, values]) => {
+        data.lines = data.lines.map(([label, deltas, values, role]) => {
           let step = 0;
-          return { label, values, steps: deltas.map((d) => (step += d)) };
+          return { label, values, role, steps: deltas.map((d) => (step += d)) };
         });
         this.stops = [...new Set(data.lines.flatMap((line) => line.steps))].sort((a, b) => a - b);
       } else if (data.kind === "heat") {
@@ -187,19 +238,63 @@
         label.style.left = `${100 * share}%`;
         label.classList.toggle("left", share > 0.7);
       }
+      if (this.data.kind === "lines") this.rescale(first === this.home0 && last === this.home1);
       this.hide();
+    }
+
+    // ---- the values of the steps in view, from foot to top
+    rescale(isWhole) {
+      const cut = isWhole ? [] : this.data.lines.map((line) => this.inView(line));
+      const values = cut.flatMap((line) => line.inside).filter((v) => typeof v === "number" && (v > 0 || !this.data.log));
+      for (const path of this.drawn) path.style.display = values.length ? "none" : "";
+      for (const path of all(".near", this.svg)) path.remove();
+      if (!values.length) { this.ys.replaceChildren(...this.ticks); return; }
+      const scale = new Scale(values, this.data.log);
+      for (const line of cut) this.draw(line, scale);
+      this.ys.replaceChildren(...scale.ticks().map((value) => {
+        const tick = document.createElement("span");
+        tick.textContent = scale.words(value);
+        tick.style.top = `${100 * scale.share(value)}%`;
+        return tick;
+      }));
+    }
+
+    inView({ steps, values, role }) {
+      const begin = steps.findIndex((s) => s >= this.first);
+      if (begin < 0) return { role, inside: [], steps: [], values: [] };
+      const past = steps.findIndex((s) => s > this.last), end = past < 0 ? steps.length : past;
+      const from = Math.max(0, begin - 1); // one on each side, so that lines go on past the edge
+      return { role, inside: values.slice(begin, end), steps: steps.slice(from, end + 1), values: values.slice(from, end + 1) };
+    }
+
+    draw({ role, steps, values }, scale) {
+      const whole = this.home1 - this.home0, lines = [], dots = [];
+      let run = [];
+      const close = () => {
+        if (run.length > 1) lines.push("M" + run.join("L"));
+        if (run.length === 1 || steps.length <= 160) dots.push(...run.map((p) => `M${p}h0`));
+        run = [];
+      };
+      values.forEach((value, i) => {
+        if (typeof value !== "number") { close(); return; }
+        run.push(`${((steps[i] - this.home0) / whole * WIDTH).toFixed(2)} ${(HEIGHT * scale.share(value)).toFixed(1)}`);
+      });
+      close();
+      for (const [name, parts] of [["line", lines], ["dots", dots]]) {
+        if (!parts.length) continue;
+        const path = document.createElementNS(this.svg.namespaceURI, "path");
+        path.setAttribute("class", `near ${name} ${role}`);
+        path.setAttribute("d", parts.join(""));
+        this.svg.append(path);
+      }
     }
   }
   const plots = new Map(all(".plot").map((node) => [node, new Plot(node)]));
 
   // ---- zooming a stack -----------------------------------------------------------------------
-  const niceTicks = (low, high) => {
-    const rough = Math.max(1, (high - low) / 6), power = 10 ** Math.floor(Math.log10(rough));
-    const size = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= rough);
-    const ticks = [];
-    for (let v = Math.ceil(low / size) * size; v <= high; v += size) ticks.push(v);
-    return ticks;
-  };
+  document.addEventListener("pointerdown", (event) => {
+    for (const [node, plot] of plots) if (!node.contains(event.target)) plot.hide();
+  });
   for (const stack of all("[data-zoom]")) {
     const inside = all(".plot", stack).map((node) => plots.get(node));
     const home = [inside[0].home0, inside[0].home1];
@@ -241,14 +336,14 @@
       return Math.max(0, Math.min(1, (event.clientX - at.left) / at.width));
     };
     node.addEventListener("pointerdown", (event) => {
-      if (event.pointerType === "touch" || event.button !== 0) return;
-      from = share(event);
+      if (event.button !== 0 || !event.isPrimary) return;
+      from = share(event); // a finger that moves up or down scrolls the page, and this is cancelled
       node.setPointerCapture(event.pointerId);
     });
     node.addEventListener("pointermove", (event) => {
-      if (from === null) return;
-      const to = share(event);
-      box.hidden = Math.abs(to - from) < 0.005;
+      if (from === null || !event.isPrimary) return;
+      const to = share(event), least = event.pointerType === "touch" ? 14 : 4;
+      box.hidden = Math.abs(to - from) * node.clientWidth < least;
       box.style.left = `${100 * Math.min(from, to)}%`;
       box.style.width = `${100 * Math.abs(to - from)}%`;
     });

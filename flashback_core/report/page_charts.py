@@ -16,7 +16,7 @@ from flashback_core.report.figure import figure
 from flashback_core.report.markup import esc, explained, metric_name, section, table
 from flashback_core.report.model import DetectionReport, Finding
 from flashback_core.report.series import OneOptimizer, one_optimizer
-from flashback_core.report.spec import HeatMap
+from flashback_core.report.spec import HeatMap, Panel
 from flashback_core.report.text import clean, number, plural, score_words
 from flashback_core.report.totals import totals
 from flashback_core.report.window import Passing, Window
@@ -25,6 +25,7 @@ from flashback_core.table import StepTable
 __all__ = ["chart_sections"]
 
 _TABLED = 12
+_ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth")
 
 
 def chart_sections(report: DetectionReport) -> str:
@@ -66,6 +67,7 @@ def _moved(near: Window, finding: Finding) -> str:
     )
     found = table(head, rows, numeric=(0, 2, 3, 4, 5, 6))
     figures = f'<div class="multiples">{"".join(figure(p) for p in panels)}</div>' if panels else ""
+    figures += _followers(panels, finding)
     more = len(finding.top_metrics) - len(named)
     tail = f'<p class="note">{plural(more, "more metric")} in report.json.</p>' if more > 0 else ""
     lead_words = (
@@ -73,6 +75,19 @@ def _moved(near: Window, finding: Finding) -> str:
         "should lie (their median and 4 robust deviations on both sides)."
     )
     return section("moved", "What moved first", figures + found + tail, lead=explained(lead_words))
+
+
+def _followers(panels: tuple[Panel, ...], finding: Finding) -> str:
+    """Which of the charts show what the finding itself does not name."""
+    n = chart_multiples.n_named(panels, finding)
+    if n == len(panels):
+        return ""
+    which = f"Charts from the {_ORDINALS[n]} on" if n else "The charts"
+    words = (
+        f"{which} are not part of the finding: they show what next lay "
+        f"{chart_multiples.MOVED:.0f} or more deviations off the steps before."
+    )
+    return f'<p class="note gap">{words}</p>'
 
 
 def _score_head() -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from flashback_core.report.advice import commands, look_at
 from flashback_core.report.batch import batch_at
+from flashback_core.report.causes import class_line, ranked_causes
 from flashback_core.report.chart_timeline import glance
 from flashback_core.report.charts import lead
 from flashback_core.report.figure import figure
@@ -45,7 +46,7 @@ def verdict_card(report: DetectionReport) -> str:
     sign = f'<svg viewBox="0 0 24 24" aria-hidden="true">{_SIGNS[said.tone]}</svg>{esc(said.sign)}'
     body = _tiles(report, finding) if finding else ""
     points = "" if report.bad else _points(said.sentences)
-    why = _why(finding) if report.bad and finding else ""
+    why = _causes(finding) + _why(finding) if report.bad and finding else ""
     if points or why:
         body += f'<div class="two"><div>{points}{why}</div>{_glance(report)}</div>'
     else:
@@ -67,6 +68,14 @@ def _glance(report: DetectionReport) -> str:
 
 def _points(sentences: tuple[str, ...]) -> str:
     return "<ul>" + "".join(f"<li>{explained(s)}</li>" for s in sentences) + "</ul>"
+
+
+def _causes(finding: Finding) -> str:
+    named = ranked_causes(finding)
+    if not named:
+        return ""
+    items = "".join(f"<li>{esc(words)} <small>{esc(p)}</small></li>" for words, p in named)
+    return f'<h2>Looks like</h2><ul>{items}</ul><p class="then">{esc(class_line(finding))}</p>'
 
 
 def _why(finding: Finding) -> str:

@@ -45,8 +45,8 @@ class ValueScale:
         if not self.log:
             few = nice_ticks(self.low, self.high, 3)
             values = few if len(few) > 1 else nice_ticks(self.low, self.high, 5)
-            return tuple((100 * self._down(v), number(v)) for v in values)
-        return tuple((100 * self._down(math.log10(v)), number(v)) for v in self._log_values())
+            return tuple((100 * self._down(v), _tick(v)) for v in values)
+        return tuple((100 * self._down(math.log10(v)), _tick(v)) for v in self._log_values())
 
     def _log_values(self) -> list[float]:
         """At most four values 1, 2 or 5 times a power of ten; powers alone where there is room."""
@@ -61,6 +61,14 @@ class ValueScale:
 
     def _down(self, x: float) -> float:
         return 1 - (x - self.low) / (self.high - self.low)
+
+
+def _tick(value: float) -> str:
+    """A value in the little room beside a chart: no row of zeros."""
+    if abs(value) < 1e6:
+        return number(value)
+    mantissa, exponent = f"{value:.2e}".split("e")
+    return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
 
 
 def value_scale(panel: Panel) -> ValueScale:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from flashback_core.bounds import whole
 from flashback_core.report.model import Finding
+from flashback_core.report.wrapped import WrappedTable
 from flashback_core.table import StepTable
 
 __all__ = ["OneOptimizer", "one_optimizer"]
@@ -16,7 +17,7 @@ __all__ = ["OneOptimizer", "one_optimizer"]
 _COLUMN = "exact:optimizer"
 
 
-class OneOptimizer(StepTable):
+class OneOptimizer(WrappedTable):
     """The rows of `table` that one optimizer made.
 
     Attributes:
@@ -25,39 +26,19 @@ class OneOptimizer(StepTable):
     """
 
     def __init__(self, table: StepTable, rows: npt.NDArray[np.intp], optimizer: int) -> None:
-        self._table, self._mine = table, rows
+        super().__init__(table)
+        self._rows_of_it, self._steps = rows, table.steps[rows]
         self.optimizer = optimizer
         self.others = len(np.unique(np.asarray(table.column(_COLUMN)))) - 1
-        self._steps = table.steps[rows]
 
     @property
     def steps(self) -> npt.NDArray[np.int64]:
-        """Step of each row."""
+        """Step of each of its rows."""
         return self._steps
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the metrics."""
-        return self._table.names
-
-    @property
-    def exact_names(self) -> tuple[str, ...]:
-        """Columns of the exact fields."""
-        return self._table.exact_names
-
-    @property
-    def events(self) -> tuple[dict[str, Any], ...]:
-        """What happened beside the steps."""
-        return self._table.events
-
-    @property
-    def source(self) -> str:
-        """Where the rows come from."""
-        return self._table.source
-
     def column(self, name: str) -> npt.NDArray[Any]:
-        """The column `name`, of these rows."""
-        return self._table.column(name)[self._mine]
+        """The column `name`, of its rows."""
+        return super().column(name)[self._rows_of_it]
 
 
 def one_optimizer(table: StepTable, finding: Finding | None) -> StepTable:

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from flashback_core.report.advice import commands
 from flashback_core.report.batch import batch_at
+from flashback_core.report.causes import causes_line
 from flashback_core.report.chart_multiples import movers
 from flashback_core.report.charts import lead, window_of
 from flashback_core.report.checks import broken
@@ -69,6 +70,9 @@ def _verdict(console: Console, report: DetectionReport, finding: Finding | None)
     for sentence in said.sentences:
         if not (finding and sentence.startswith(skip)):
             console.print(Text(sentence), highlight=False)
+    causes = causes_line(finding) if finding else ""
+    if causes:
+        console.print(Text(causes), highlight=False)
 
 
 def _title(console: Console, words: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -154,23 +155,43 @@ def confidence_meaning(report: DetectionReport) -> str:
 
 
 def false_alarm_rate(report: DetectionReport) -> float | None:
-    """Stated false alarms per 100,000 healthy steps, where the report carries the figure."""
-    for key in ("false_alarms_per_100k", "false_alarm_rate_per_100k", "fa_per_100k"):
-        value = report.facts.get(key)
-        if isinstance(value, (int, float)) and value >= 0:
-            return float(value)
-    return None
+    """Measured false alarms per 100,000 healthy steps, where the report carries the figure."""
+    keys = ("false_alarms_per_100k", "false_alarm_rate_per_100k", "fa_per_100k")
+    return next((rate for key in keys if (rate := _rate(report, key)) is not None), None)
+
+
+def nominal_budget(report: DetectionReport) -> float | None:
+    """Nominal false alarms per 100,000 healthy steps that set the detector's thresholds."""
+    return _rate(report, "budget")
+
+
+def _rate(report: DetectionReport, key: str) -> float | None:
+    value = report.facts.get(key)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return float(value) if 0 <= value < math.inf else None
+
+
+def expected_words(report: DetectionReport, rate: float) -> str:
+    """A rate per 100,000 healthy steps, and what it comes to in a healthy run of this length."""
+    expected = number(rate * report.n_steps / 100_000, 2)
+    return (
+        f"{number(rate, 3)} per 100,000 healthy steps; {expected} expected in a healthy run of "
+        f"{plural(report.n_steps, 'step')}"
+    )
 
 
 def false_alarm_words(report: DetectionReport) -> str:
-    """The stated false-alarm rate and what it means for a run of this length."""
-    rate = false_alarm_rate(report)
-    if rate is None:
+    """The false-alarm rate, measured or else nominal, and what it means for a run this long."""
+    rate, budget = false_alarm_rate(report), nominal_budget(report)
+    shown = budget if rate is None else rate
+    if shown is None:
         return ""
-    expected = rate * report.n_steps / 100_000
+    how = "as its thresholds are set (nominal)" if rate is None else "as measured"
+    expected = number(shown * report.n_steps / 100_000, 2)
     return (
-        f"The detector states {number(rate, 3)} false alarms per 100,000 healthy steps: "
-        f"{number(expected, 2)} in a healthy run of this length."
+        f"The detector makes {number(shown, 3)} false alarms per 100,000 healthy steps, {how}: "
+        f"{expected} expected in a healthy run of {plural(report.n_steps, 'step')}."
     )
 
 

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from flashback_core.report.model import Finding
 from flashback_core.report.surprise import REFERENCE_ROWS
+from flashback_core.report.wrapped import WrappedTable
 from flashback_core.table import MemoryTable, StepTable
 
 __all__ = ["Passing", "Window", "around"]
@@ -44,7 +45,7 @@ class Window:
         return _row(self.table, step) if steps[0] <= step <= steps[-1] else None
 
 
-class Passing(StepTable):
+class Passing(WrappedTable):
     """A run that keeps the rows round a finding of every column that is read through it.
 
     Charts of the whole run read each column once; the window then costs no second reading. Nothing
@@ -52,38 +53,13 @@ class Passing(StepTable):
     """
 
     def __init__(self, table: StepTable, finding: Finding | None) -> None:
-        self._table = table
+        super().__init__(table)
         self._span = _span(table, finding) if finding is not None and len(table) else None
         self._kept: dict[str, npt.NDArray[Any]] = {}
 
-    @property
-    def steps(self) -> npt.NDArray[np.int64]:
-        """Step of each row."""
-        return self._table.steps
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the metrics."""
-        return self._table.names
-
-    @property
-    def exact_names(self) -> tuple[str, ...]:
-        """Columns of the exact fields."""
-        return self._table.exact_names
-
-    @property
-    def events(self) -> tuple[dict[str, Any], ...]:
-        """What happened beside the steps."""
-        return self._table.events
-
-    @property
-    def source(self) -> str:
-        """Where the rows come from."""
-        return self._table.source
-
     def column(self, name: str) -> npt.NDArray[Any]:
         """The column `name`, of which the rows round the finding are kept."""
-        values = self._table.column(name)
+        values = super().column(name)
         if self._span is not None and name not in self._kept:
             begin, _, _, end = self._span
             self._kept[name] = values[begin:end].copy()  # a view would keep the whole column

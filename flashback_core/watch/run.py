@@ -9,11 +9,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import xxhash
+from torch.nn.parameter import is_lazy
 
-from flashback_core.sketch.sharded import is_sharded, local_part
+from flashback_core.sketch.sharded import is_sharded
 from flashback_core.sketch.sums import StepSums
 from flashback_core.watch.config import ConfigWatch
-from flashback_core.watch.state import Named, TensorWatch, digests
+from flashback_core.watch.moments import Moments
+from flashback_core.watch.running import RunningWatch
+from flashback_core.watch.state import Key, Named, TensorWatch, digests
 
 __all__ = ["RunWatch", "sums_fields", "weights_event"]
 
@@ -43,10 +46,14 @@ class RunWatch:
         name_of: Callable[[torch.Tensor], str],
     ) -> None:
         self._optimizers, self._name_of = optimizers, name_of
-        self._buffers: Named = [((name,), b) for name, b in model.named_buffers()]
-        self._lists: list[Named] = [[] for _ in optimizers]
+        self._buffers: Named = [
+            ((name,), b) for name, b in model.named_buffers() if not is_lazy(b) and b.numel() > 1
+        ]
+        self._moments = [Moments(o) for o in optimizers]
         self._state = [TensorWatch() for _ in optimizers]
         self._buffer_watch = TensorWatch()
+        self._habit: frozenset[Key] = frozenset()
+        self._running = RunningWatch([])
         self._config = ConfigWatch(model, optimizers)
         self._n_events = 0
 
@@ -56,12 +63,15 @@ class RunWatch:
         Returns:
             Exact fields of the step, and events that name what changed.
         """
-        state = self._state[i].start(self._tensors(i))
-        buffers = self._buffer_watch.start(self._buffers)
+        moments = self._moments[i]
+        listed, tensors = moments.listed, moments.tensors()
+        state = self._state[i].start(tensors) + moments.start()
+        buffers = self._changed_buffers()
         digest, changed = self._config.look()
         fields: dict[str, float] = {
             "outside": (STATE if state else 0) | (BUFFERS if buffers else 0),
             "config_hash": digest,
+            "opt_steps": moments.fewest_steps(changed=tensors is not listed or bool(state)),
         }
         events = []
         if state:
@@ -76,7 +86,9 @@ class RunWatch:
 
     def end(self, i: int, step: int) -> dict[str, float]:
         """Remember the state as the update of optimizer `i` left it."""
-        tensors = self._tensors(i)
+        moments = self._moments[i]
+        tensors = moments.tensors()
+        moments.end()
         self._state[i].end(tensors)
         self._buffer_watch.end(self._buffers)
         if step % HASH_EVERY:
@@ -87,22 +99,14 @@ class RunWatch:
             return {"params_hash": 0, "state_hash": 0}  # this rank has but a part
         return {"params_hash": _joint(weights), "state_hash": _joint([t for _, t in tensors])}
 
-    def _tensors(self, i: int) -> Named:
-        """State tensors of optimizer `i` by (name of the moment, name of the parameter).
-
-        The same list object as long as they are the same tensors.
-        """
-        found: Named = [
-            ((name, parameter), value if type(value) is torch.Tensor else local_part(value))
-            for parameter, state in self._optimizers[i].state.items()
-            for name, value in state.items()
-            if isinstance(value, torch.Tensor) and value.dim()
-        ]
-        last = self._lists[i]
-        if len(found) == len(last) and all(a[1] is b[1] for a, b in zip(found, last, strict=True)):
-            return last
-        self._lists[i] = found
-        return found
+    def _changed_buffers(self) -> list[Key]:
+        """Buffers that changed and never do, and those that change as no training does."""
+        changed = self._buffer_watch.start(self._buffers)
+        habit = self._buffer_watch.habit
+        if habit != self._habit:
+            self._habit = habit
+            self._running = RunningWatch([(k, b) for k, b in self._buffers if k in habit])
+        return changed + self._running.look()
 
     def _label(self, parameter: object) -> str:
         return self._name_of(parameter) if isinstance(parameter, torch.Tensor) else str(parameter)
@@ -139,16 +143,16 @@ def _config_event(step: int, changed: dict[str, tuple[Hashable, Hashable]]) -> E
 def sums_fields(sums: StepSums, sizes: npt.NDArray[np.int64]) -> dict[str, float]:
     """Exact fields that the sums of a step know; `sizes` are the entries of each tensor."""
     gradient = sums.tensor_sumsq
-    has = ~np.isnan(gradient)
     still = (sums.still == sizes) & (sizes > 0)
+    counts = sums.counts.tolist()
     return {
-        "zero_grads": int(np.count_nonzero(gradient == 0.0)),
-        "no_grads": int(len(has) - np.count_nonzero(has)),
-        "zero_updates": int(np.count_nonzero(still)),
-        "lost_updates": int(np.count_nonzero(still & has & (gradient > 0))),
-        "unmoved": int(sums.counts[:, 7].sum()),
-        "low16": int(sums.counts[:, 8].sum()),
-        "outside": WEIGHTS if sums.changed.any() else 0,
+        "zero_grads": len(gradient) - int(np.count_nonzero(gradient)),
+        "no_grads": int(np.count_nonzero(np.isnan(gradient))),
+        "zero_updates": (n_still := int(np.count_nonzero(still))),
+        "lost_updates": int(np.count_nonzero(gradient[still] > 0)) if n_still else 0,
+        "unmoved": sum(c[7] for c in counts),
+        "low16": sum(c[8] for c in counts),
+        "outside": WEIGHTS if np.count_nonzero(sums.changed) else 0,
     }
 
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 import xxhash
 
-__all__ = ["BUDGET_BYTES", "Digester", "Named", "TensorWatch", "digests"]
+__all__ = ["BUDGET_BYTES", "Digester", "Key", "Named", "TensorWatch", "digests"]
 
 BUDGET_BYTES = 8 << 20
 """Bytes that are digested at each end of a step. What is larger is covered in turns."""
@@ -51,23 +51,67 @@ class Digester:
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         self._tensors = list(tensors)
-        self._compiled = _kernels is not None and all(
-            t.dtype is torch.float32 and t.is_contiguous() for t in tensors
-        )
-        self._addresses = np.array([t.data_ptr() for t in tensors], np.int64)
-        self._sizes = np.array([t.numel() for t in tensors], np.int64)
+        self._pointers: list[int] | None = None
+        self._addresses = self._words = self._places = np.zeros(0, np.int64)
+        self._others: list[int] = []
+        self._held: list[torch.Tensor] = []
 
-    def take(self) -> npt.NDArray[np.uint64]:
-        """The digests now."""
+    def _locate(self) -> None:
+        """Look up which tensors the compiled pass can read, and where they lie."""
+        compiled = _kernels is not None
+        places = [i for i, t in enumerate(self._tensors) if compiled and _is_words(t)]
+        found = set(places)
+        self._others = [i for i in range(len(self._tensors)) if i not in found]
+        mine = [self._tensors[i] for i in places]
+        self._places = np.array(places, np.int64)
+        self._addresses = np.array([t.data_ptr() for t in mine], np.int64)
+        self._words = np.array([t.nbytes // 4 for t in mine], np.int64)
+        self._held = [t.detach() for t in mine]  # the memory that is read is not freed
+
+    def take(self, *, again: bool = False) -> npt.NDArray[np.uint64]:
+        """The digests now; 0 for a tensor that has left the host's memory.
+
+        Args:
+            again: Read the memory that was read last time, also where a tensor was given other
+                memory since (``.data = …``): to look that up touches every tensor.
+        """
         out = np.zeros(len(self._tensors), np.uint64)
-        if self._compiled and _kernels is not None:
-            _kernels.checksum_pass(self._addresses, self._sizes, out)
-        else:
-            out[:] = [_digest(t) for t in self._tensors]
+        if not self._tensors:
+            return out
+        if self._pointers is None or not again:
+            pointers = list(map(_address, self._tensors))
+            if pointers != self._pointers:
+                self._locate()
+                self._pointers = pointers
+        if _kernels is not None and len(self._places) == len(out):
+            _kernels.checksum_pass(self._addresses, self._words, out)
+            return out
+        if _kernels is not None:
+            some = np.zeros(len(self._places), np.uint64)
+            _kernels.checksum_pass(self._addresses, self._words, some)
+            out[self._places] = some
+        for i in self._others:
+            out[i] = _digest(self._tensors[i])
         return out
 
 
+_address = torch.Tensor.data_ptr
+
+
+def _is_words(tensor: torch.Tensor) -> bool:
+    """Whether the bytes of `tensor` are 32-bit words in one piece of host memory."""
+    return (
+        tensor.device.type == "cpu"
+        and tensor.layout is torch.strided
+        and tensor.is_contiguous()
+        and tensor.nbytes % 4 == 0
+        and tensor.data_ptr() % 4 == 0
+    )
+
+
 def _digest(tensor: torch.Tensor) -> int:
+    if tensor.device.type != "cpu":
+        return 0
     data: Any = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
     return xxhash.xxh3_64_intdigest(memoryview(data))
 
@@ -109,12 +153,17 @@ class TensorWatch:
             self._digester = Digester([t for _, t in chosen])
         self._kept = self._digester.take()
 
+    @property
+    def habit(self) -> frozenset[Key]:
+        """Keys of the tensors that change by habit."""
+        return frozenset(self._habit)
+
     def start(self, tensors: Named) -> list[Key]:
         """Keys of the tensors that are not as `end` saw them, or gone."""
         if self._kept is None or not self._keys:
             return []
         if tensors is self._given:
-            differs = self._digester.take() != self._kept
+            differs = self._digester.take(again=True) != self._kept
             changed = [self._keys[i] for i in np.flatnonzero(differs)] if differs.any() else []
         else:
             changed = self._compare(tensors, self._kept)
@@ -157,4 +206,4 @@ class TensorWatch:
 
 def _is_readable(tensor: torch.Tensor) -> bool:
     """Whether a digest costs no device synchronisation and means something."""
-    return tensor.device.type == "cpu" and tensor.layout is torch.strided and tensor.numel() > 1
+    return tensor.device.type == "cpu" and tensor.layout is torch.strided and tensor.numel() > 0

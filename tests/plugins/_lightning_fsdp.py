@@ -56,7 +56,7 @@ class Regression(pl.LightningModule):
 
 
 class Fault(pl.Callback):
-    """Changes one weight that lies on rank one, before step 9; or fails inside of flashback."""
+    """Changes what lies on rank one, before step 9; or fails inside of flashback."""
 
     def __init__(self, case: str, watcher: Any) -> None:
         self.case, self.watcher = case, watcher
@@ -69,6 +69,12 @@ class Fault(pl.Callback):
             weight = trainer.optimizers[0].param_groups[0]["params"][-4]
             with torch.no_grad():
                 weight.to_local()[0, 0] += 1.0
+        if self.case in ("weight_bit", "state_bit"):
+            optimizer = trainer.optimizers[0]
+            weight = optimizer.param_groups[0]["params"][-4]
+            flip = weight if self.case == "weight_bit" else optimizer.state[weight]["exp_avg"]
+            with torch.no_grad():
+                flip.to_local().view(-1)[:1].view(torch.int32).bitwise_xor_(1)
         if self.case == "broken":
             (sketcher,) = self.watcher._recorder._sketchers
             sketcher._backend._inner.gradients = None

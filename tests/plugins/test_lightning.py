@@ -452,3 +452,68 @@ def test_a_logger_that_fails(tmp_path: Path) -> None:
         trainer(FlashbackCallback(), logger=Broken(tmp_path), log_every_n_steps=5).fit(
             net(), loader()
         )
+
+
+def test_the_rate_that_the_scheduler_says(tmp_path: Path) -> None:
+    """Rate and counter of the scheduler stand beside the rate that was used; clipping is known."""
+
+    class Scheduled(type(net())):  # type: ignore[misc]  # made at run time
+        def configure_optimizers(self) -> Any:
+            optimizer = torch.optim.AdamW(self.parameters(), lr=0.01)
+            scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+            return {
+                "optimizer": optimizer,
+                "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
+            }
+
+    callback = FlashbackCallback(tmp_path)
+    trainer(callback, gradient_clip_val=0.1).fit(Scheduled(), loader())
+    index = rows(callback.dir)
+    np.testing.assert_array_equal(index["exact:lr_scheduled"], index["lr"])
+    assert index["lr"] == pytest.approx(0.01 * 0.9 ** np.arange(14))
+    assert index["exact:scheduler_step"].tolist() == list(range(14))
+    assert index["exact:opt_steps"][1:].tolist() == list(range(1, 14))
+    clipped = index["exact:clip_coef"] * index["grad_norm"]
+    np.testing.assert_allclose(clipped, np.minimum(index["grad_norm"], 0.1), rtol=1e-4)
+
+
+def test_several_loggers(tmp_path: Path) -> None:
+    """The folder is the first logger's, and both get the live scalars."""
+    from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+
+    loggers = [CSVLogger(tmp_path / "csv"), TensorBoardLogger(tmp_path / "tb")]
+    callback = FlashbackCallback(log_every_n_steps=5)
+    trainer(callback, logger=loggers).fit(net(), loader())
+    assert callback.dir == Path(loggers[0].log_dir) / "flashback"
+    assert "flashback/grad_norm" in (Path(loggers[0].log_dir) / "metrics.csv").read_text()
+    assert list(Path(loggers[1].log_dir).glob("events.out.*"))
+
+
+def test_trainer_test_records_nothing(tmp_path: Path) -> None:
+    """`trainer.test` makes no run, and after a fit it leaves the run alone."""
+    module, callback = net(), FlashbackCallback(tmp_path / "run")
+    module.test_step = lambda batch, batch_idx: None
+    made = trainer(callback)
+    made.test(module, loader(), verbose=False)
+    assert not (tmp_path / "run").exists()
+    made.fit(module, loader())
+    report = callback.report
+    made.test(module, loader(), verbose=False)
+    assert callback.report is report
+    assert len(rows(callback.dir)) == 14
+
+
+def test_max_steps(tmp_path: Path) -> None:
+    """A fit that ends within an epoch has its rows and its report."""
+    callback = FlashbackCallback(tmp_path)
+    trainer(callback, max_steps=5, max_epochs=-1).fit(net(), loader())
+    assert len(rows(tmp_path)) == 5
+    assert callback.report is not None
+
+
+def test_a_short_last_window_is_no_fault(tmp_path: Path) -> None:
+    """The short last accumulation window of each epoch is recorded, and not called a fault."""
+    callback = FlashbackCallback(tmp_path)
+    trainer(callback, max_epochs=60, accumulate_grad_batches=3).fit(net(), loader())
+    assert callback.report is not None
+    assert (callback.report.status, callback.report.n_steps) == ("healthy", 180)

@@ -19,11 +19,11 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 
 
-def train(folder: Path, watch: str = "watched", fault: str = "none") -> str:
+def train(folder: Path, watch: str = "watched", fault: str = "none", how: str = "plain") -> str:
     """Run the script; its log."""
     env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     script = ROOT / "tests" / "plugins" / "_lightning_ddp.py"
-    command = [sys.executable, str(script), str(folder), watch, fault]
+    command = [sys.executable, str(script), str(folder), watch, fault, how]
     done = subprocess.run(
         command, env=env, capture_output=True, text=True, cwd=folder, timeout=300, check=False
     )
@@ -36,18 +36,57 @@ def seen(folder: Path, watch: str, rank: int) -> dict[str, Any]:
     return dict(json.loads((folder / f"{watch}-{rank}.json").read_text()))
 
 
-def test_rank_zero_writes_the_reduced_gradient(tmp_path: Path) -> None:
-    """One index, one row per step, gradients as all ranks have them; losses as without it."""
-    train(tmp_path, "watched")
-    train(tmp_path, "alone")
+def mean_loss(folder: Path) -> np.ndarray[Any, Any]:
+    """Mean over the ranks of the loss of every batch, as they noted it."""
+    return np.mean([seen(folder, "watched", r)["losses"] for r in (0, 1)], axis=0)
+
+
+@pytest.mark.parametrize("how", ["plain", "reduce", "scaler", "accumulate", "manual", "raw"])
+def test_rank_zero_writes_the_loss_of_all(tmp_path: Path, how: str) -> None:
+    """Each row has the mean of the ranks' losses; all losses and weights are as without it."""
+    log = train(tmp_path, "watched", how=how)
+    train(tmp_path, "alone", how=how)
+    assert "failed" not in log
     assert [seen(tmp_path, "watched", r) for r in (0, 1)] == [
         seen(tmp_path, "alone", r) for r in (0, 1)
     ]
+    wanted = mean_loss(tmp_path)
+    if how == "accumulate":
+        wanted = np.array([np.mean(w) for e in range(3) for w in
+                           (wanted[4 * e : 4 * e + 3], wanted[4 * e + 3 : 4 * e + 4])])  # fmt: skip
+    index = fb.StepSketchIndex(tmp_path / "run" / "sketch")
+    np.testing.assert_allclose(index["loss"], wanted, rtol=1e-6)
+    assert abs(wanted - seen(tmp_path, "watched", 0)["losses"][: len(wanted)]).max() > 0.01
+
+
+def test_rank_zero_writes_the_reduced_gradient(tmp_path: Path) -> None:
+    """One index, one row per step, gradients as all ranks have them."""
+    train(tmp_path, "watched")
     index = fb.StepSketchIndex(tmp_path / "run" / "sketch")
     zero = seen(tmp_path, "watched", 0)
     assert len(index) == len(zero["gradients"]) == 12
     np.testing.assert_allclose(index["grad_norm"], zero["gradients"], rtol=1e-5)
-    np.testing.assert_allclose(index["loss"], zero["losses"])
+
+
+@pytest.mark.parametrize("how", ["plain", "reduce"])
+def test_a_bad_loss_on_one_rank(tmp_path: Path, how: str) -> None:
+    """An infinite loss on rank one alone is the loss of the row, and an event names the rank."""
+    train(tmp_path, fault="nan", how=how)
+    index = fb.StepSketchIndex(tmp_path / "run" / "sketch")
+    assert np.flatnonzero(~np.isfinite(index["loss"]))[0] == 5
+    assert np.isfinite(seen(tmp_path, "watched", 0)["losses"][5])
+    notes = [(e["step"], e["text"]) for e in index.events if e["event"] == "note"]
+    assert notes == [(5, "the loss was NaN or infinite on 1 of 2 ranks: rank 1")]
+
+
+@pytest.mark.parametrize(("fault", "rows"), [("no_recorder", 0), ("hook", 5)])
+def test_a_failure_on_rank_zero(tmp_path: Path, fault: str, rows: int) -> None:
+    """What fails on rank zero alone costs a warning; the ranks go on together to the end."""
+    log = train(tmp_path, fault=fault)
+    assert "FlashbackCallback failed" in log
+    assert len(seen(tmp_path, "watched", 1)["losses"]) == 12
+    sketch = tmp_path / "run" / "sketch"
+    assert (len(fb.StepSketchIndex(sketch)) if rows else 0) >= rows
 
 
 def test_a_crash_of_rank_one(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import flashback_core as fb
 from flashback_core.report.model import Finding
 
 pl = pytest.importorskip("lightning.pytorch")
-from lightning.pytorch.callbacks import EarlyStopping  # noqa: E402  # after importorskip
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint  # noqa: E402  # after importorskip
 from lightning.pytorch.plugins.precision import MixedPrecision  # noqa: E402
 
 from flashback_plugins._lightning_prevent import Prevention  # noqa: E402
@@ -96,6 +96,15 @@ def test_health_for_early_stopping(tmp_path: Path, wrong: int | None, steps: int
     trainer, _ = fit(FlashbackCallback(tmp_path), stopper, wrong=wrong)
     assert trainer.global_step == steps
     assert float(trainer.callback_metrics["flashback/health"]) == (0.0 if wrong else 1.0)
+
+
+def test_health_for_model_checkpoint(tmp_path: Path) -> None:
+    """ModelCheckpoint can monitor `flashback/health`: the best state is one of before the fault."""
+    keeper = ModelCheckpoint(tmp_path / "kept", monitor="flashback/health", mode="max",
+                             filename="{epoch}", save_on_train_epoch_end=True)  # fmt: skip
+    fit(FlashbackCallback(tmp_path), keeper, enable_checkpointing=True)
+    assert keeper.best_model_path.endswith("epoch=0.ckpt")
+    assert keeper.best_model_score == 1.0
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd", "fused"])

@@ -1,16 +1,21 @@
-"""What the news of several ranks say about their weights."""
+"""What the news of several ranks say about what lies on them."""
 
 from __future__ import annotations
 
 import pytest
 
-from flashback_plugins._lightning_ranks import RankNews, divergence
+from flashback_plugins._lightning_news import STATE, WEIGHTS, Change, RankNews, divergence
 
 
-def news(rank: int, weights: int = 7, changed_at: int | None = None) -> RankNews:
+def news(rank: int, weights: int = 7, changed_at: int | None = None, **more: object) -> RankNews:
     """What a rank says at step 49."""
-    return RankNews(rank=rank, step=49, changed_at=changed_at, tensors=("w",), weights=weights,
-                    is_bad=False)  # fmt: skip
+    changes = () if changed_at is None else (change(changed_at),)
+    return RankNews(rank=rank, step=49, weights=weights, **{"changes": changes, **more})  # type: ignore[arg-type]  # any field of it
+
+
+def change(step: int, what: str = WEIGHTS) -> Change:
+    """Something that changed before `step`."""
+    return Change(step=step, what=what, tensors=("w",))
 
 
 def test_agreement() -> None:
@@ -26,6 +31,30 @@ def test_a_change_on_one_rank(weights: int) -> None:
     assert found is not None
     finding, rank = found
     assert (rank, finding.step, finding.kind) == (1, 12, "replica_divergence")
+
+
+def test_a_change_behind_one_of_all_ranks() -> None:
+    """A change that all ranks made does not hide one that a single rank made later."""
+    both = (change(9), change(12))
+    found = divergence([news(0, changed_at=9), news(1, changes=both)])
+    assert found is not None
+    assert (found[1], found[0].step) == (1, 12)
+
+
+@pytest.mark.parametrize(("what", "kind"), [(WEIGHTS, "weights_changed"), (STATE, "state_changed")])
+def test_a_change_of_a_shard(what: str, kind: str) -> None:
+    """Of a sharded model it is said what changed, and on which rank its part lies."""
+    sharded = {"weights": 0, "is_sharded": True}
+    found = divergence([news(0, **sharded), news(1, changes=(change(12, what),), **sharded)])  # type: ignore[arg-type]  # any field of it
+    assert found is not None
+    assert (found[1], found[0].step, found[0].kind) == (1, 12, kind)
+    assert f"The part of the {what} that lies on rank 1 changed" in found[0].evidence[0]
+
+
+def test_a_rank_that_holds_nothing() -> None:
+    """A rank without any part of the model cannot contradict the others."""
+    empty = news(2, is_watching=False)
+    assert divergence([news(0, changed_at=9), news(1, changed_at=9), empty]) is None
 
 
 def test_different_digests() -> None:

@@ -75,6 +75,22 @@ def test_a_weight_of_rank_one(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("case", "kind", "name"),
+    [
+        ("weight_bit", "weights_changed", "body.3.weight"),
+        ("state_bit", "state_changed", "exp_avg of body.3.weight"),
+    ],
+)
+def test_one_bit_on_one_rank(tmp_path: Path, case: str, kind: str, name: str) -> None:
+    """One flipped bit in what lies on rank one is reported with its rank and its step."""
+    index, log = train(tmp_path, case)
+    found = [e for e in index.events if e["event"] == "replica_divergence"]
+    assert [(e["kind"], e["rank"], e["step"]) for e in found] == [(kind, 1, 9)]
+    assert found[0]["text"].endswith(f"outside of the optimizer: {name}.")
+    assert f"step 9 went wrong ({kind})" in log
+
+
 def test_a_failure_on_one_rank(tmp_path: Path) -> None:
     """A sketch that fails on rank one ends on both ranks; the training goes on."""
     index, log = train(tmp_path, "broken")

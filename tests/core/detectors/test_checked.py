@@ -46,4 +46,4 @@ def test_a_stated_rate_travels(tmp_path: Path) -> None:
 def test_the_confidence_is_explained() -> None:
     """The page says what the confidence of this detector means."""
     report = FirstBadStepDetector().predict(run_with_fault(first_bad_step=120))
-    assert "0.5 at the threshold" in to_html(report)
+    assert "the share of such findings that were right" in to_html(report)

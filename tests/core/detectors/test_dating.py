@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pytest
 
 from flashback_core.detectors.dating import date
-from flashback_core.detectors.features import Feature, Features
+from flashback_core.detectors.feature_stream import Feature, Features
 
 Floats = npt.NDArray[np.float64]
 
@@ -17,7 +17,7 @@ def made(*shifts: tuple[str, Floats], seed: int = 0) -> Features:
     rng = np.random.default_rng(seed)
     values = np.stack([shift + rng.standard_normal(len(shift)) for _, shift in shifts])
     items = tuple(Feature("m", "loss", "", phase, f"m{i}") for i, (phase, _) in enumerate(shifts))
-    return Features(items, values, np.zeros(len(shifts), np.int64))
+    return Features(items, values)
 
 
 def step(at: int, size: float, rows: int = 300) -> Floats:

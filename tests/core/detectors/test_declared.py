@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
-from flashback_core.detectors.declared import declared
-from flashback_core.detectors.scores import LEVEL
+from flashback_core.detectors.rules import CertainRules
+from flashback_core.detectors.score_stream import LEVEL
 from flashback_core.table import MemoryTable
 
 
-def table(*events: dict[str, object], lr: float = 0.1) -> MemoryTable:
-    """400 rows at the steps 0, 2, 4 …; the learning rate falls to `lr` of itself at row 200."""
+def masked(window: int, *events: dict[str, object], lr: float = 1.0) -> npt.NDArray[np.bool_]:
+    """Where a test is silent in 400 rows at the steps 0, 2, 4 …; the rate is `lr` from 200 on."""
     rates = np.where(np.arange(400) < 200, 1e-3, 1e-3 * lr)
-    return MemoryTable(2 * np.arange(400), {"lr": rates}, events=events)
+    rules = CertainRules()
+    rules.update(MemoryTable(2 * np.arange(400), {"lr": rates}), events)
+    return rules.masked(0, 400, window)
 
 
 def expect(step: int, kind: str) -> dict[str, object]:
@@ -22,41 +25,37 @@ def expect(step: int, kind: str) -> dict[str, object]:
 
 def test_events_by_row() -> None:
     """Steps become rows, and events that are not declarations or outside the run are left out."""
-    found = declared(
-        table(
-            expect(100, "data"),
-            expect(-5, "data"),
-            expect(5000, "data"),
-            {"event": "resume", "step": 60},
-            {"event": "run", "framework": "torch"},
-            {"event": "gap", "step": 300},
-        )
+    found = masked(
+        1,
+        expect(100, "data"),
+        expect(-5, "data"),
+        expect(5000, "data"),
+        {"event": "resume", "step": 60},
+        {"event": "run", "framework": "torch"},
+        {"event": "gap", "step": 500},
     )
-    assert found.relearn == (50, 150)
+    begins = np.flatnonzero(np.diff(found.astype(int)) == 1) + 1
+    assert begins.tolist() == [49, 249]
 
 
 def test_a_milestone_is_relearnt_only_if_it_is_large() -> None:
     """A milestone of a few per cent excuses its own jump and nothing else."""
-    large = declared(table(expect(400, "lr_milestone")))
-    small = declared(table(expect(400, "lr_milestone"), lr=0.95))
-    assert (large.lr, large.relearn) == ((200,), (200,))
-    assert (small.lr, small.relearn) == ((200,), ())
+    large = masked(1, expect(400, "lr_milestone"), lr=0.1)
+    small = masked(1, expect(400, "lr_milestone"), lr=0.95)
+    assert large[200 : 200 + LEVEL].all()
+    assert small.sum() <= 3
 
 
 def test_mask() -> None:
     """A test is silent from the event until its windows lie behind it, the longer the wider."""
-    found = declared(table(expect(200, "data")))
-    short, long = found.masked(1), found.masked(48)
+    short, long = masked(1, expect(200, "data")), masked(48, expect(200, "data"))
     assert not short[98]
     assert short[99 : 100 + LEVEL].all()
     assert not short[180:].any()
     assert long.sum() - short.sum() == 47
-    assert found.masked(1, also=(300,))[300]
 
 
-def test_freezing() -> None:
-    """Freezes and unfreezes are known as such."""
-    found = declared(table(expect(100, "freeze"), expect(200, "unfreeze")))
-    assert found.freezing == (50, 100)
-    assert found.near(51, found.freezing)
-    assert not found.near(53, found.freezing)
+def test_undeclared_jumps_are_learnt_anew() -> None:
+    """A jump of the rate that nobody declared silences the statistics too: it has its own rule."""
+    assert masked(1, lr=0.1)[200:240].all()
+    assert not masked(1, lr=1.0).any()

@@ -6,16 +6,16 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from flashback_core.detectors.explosion import explosion_findings
 from flashback_core.report.model import Finding
 from flashback_core.table import MemoryTable
+from tests.core.detectors.rules_on import ENDS, said
 
 NORMS = np.exp(0.3 * np.random.default_rng(4).standard_normal(60))
 
 
 def found(norm: npt.ArrayLike) -> list[Finding]:
     """Findings on a gradient norm logged every hundred steps."""
-    return explosion_findings(MemoryTable(100 * np.arange(60), {"grad_norm": norm}))
+    return said(MemoryTable(100 * np.arange(60), {"grad_norm": norm}), ENDS)
 
 
 @pytest.mark.parametrize("rate", [10.0, 1e6])
@@ -40,5 +40,5 @@ def test_spikes_and_growth_are_none() -> None:
 
 def test_little_to_go_by() -> None:
     """A short log, or none of the norm, is no finding."""
-    assert explosion_findings(MemoryTable([0, 1], {"grad_norm": [1.0, 1e9]})) == []
-    assert explosion_findings(MemoryTable([0, 1], {"loss": [1.0, 1e9]})) == []
+    assert said(MemoryTable([0, 1], {"grad_norm": [1.0, 1e9]}), ENDS) == []
+    assert said(MemoryTable([0, 1], {"loss": [1.0, 1e9]}), ENDS) == []

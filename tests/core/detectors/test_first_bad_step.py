@@ -180,7 +180,7 @@ def test_fit_puts_thresholds_over_healthy_runs() -> None:
 
 def test_round_trip(tmp_path: Path) -> None:
     """Saved and loaded, it is the same detector; its folder is plain JSON."""
-    detector = FirstBadStepDetector(min_steps=80, margin=1.5)
+    detector = FirstBadStepDetector(min_steps=80, budget=10.0)
     again = FirstBadStepDetector.load(detector.save(tmp_path / "new"))
     assert vars(again) == vars(detector)
     assert json.loads((tmp_path / "new" / "config.json").read_text())["version"] == "2"
@@ -196,8 +196,8 @@ def test_bad_settings(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"version": "9"}')
     with pytest.raises(DetectorError, match="version '9'"):
         FirstBadStepDetector.load(tmp_path)
-    with pytest.raises(DetectorError, match="margin"):
-        FirstBadStepDetector(margin=0.5)
+    with pytest.raises(DetectorError, match="budget"):
+        FirstBadStepDetector(budget=0.0)
     with pytest.raises(DetectorError, match="fit the detector"):
         FirstBadStepDetector(thresholds={"loss/point/largest": 0.0})
 
@@ -206,6 +206,29 @@ def test_shipped_settings_are_the_default() -> None:
     """The folder that ships is what the constructor takes."""
     assert vars(FirstBadStepDetector.load(SHIPPED)) == vars(DETECTOR)
     assert len(DETECTOR.thresholds) > 90
+
+
+def test_a_budget_moves_all_thresholds() -> None:
+    """A smaller budget is a higher threshold; the score is in units of the budget's own."""
+    run = run_with_fault(first_bad_step=250, kind="update_jump")
+    strict = DETECTOR.at_budget(0.1)
+    factor = DETECTOR.score_ratio_at(0.1)
+    assert factor > 1.0
+    assert strict.budget == 0.1
+    np.testing.assert_allclose(strict.score(run) * factor, DETECTOR.score(run))
+    assert strict.predict(run).first_bad_step == 250
+    with pytest.raises(DetectorError, match="given by hand"):
+        FirstBadStepDetector(thresholds={"loss/point/largest": 2.0}).score_ratio_at(1.0)
+
+
+def test_two_faults_are_two_findings() -> None:
+    """A second fault, long after the first, is a finding of its own; the first stands first."""
+    run = run_with_fault(first_bad_step=250, kind="update_jump", n_steps=900)
+    names = [n for n in run.names if "update_norm" in n]
+    later = np.where(np.arange(900) < 700, 1.0, 0.1)
+    two = rebuilt(run, **{name: later * run.column(name) for name in names})
+    report = DETECTOR.predict(two)
+    assert [f.step for f in report.findings if f.severity == "bad"] == [250, 700]
 
 
 def test_a_milestone_is_reported_as_a_change() -> None:

@@ -8,11 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from flashback_core.detectors.declared import declared
-from flashback_core.detectors.hard import hard_findings
 from flashback_core.report.model import Finding
 from flashback_core.table import MemoryTable
 from flashback_core.testing import healthy_run
+from tests.core.detectors.rules_on import HARD, said
 
 
 def found(
@@ -21,7 +20,7 @@ def found(
     """Hard findings of a table of `columns`."""
     rows = len(np.asarray(next(iter(columns.values()))))
     table = MemoryTable(np.arange(rows), columns, events=events or [])
-    return hard_findings(table, declared(table))
+    return said(table, HARD)
 
 
 def own(rows: int = 60, **changes: npt.ArrayLike) -> dict[str, npt.ArrayLike]:

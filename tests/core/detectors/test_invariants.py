@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flashback_core.detectors.declared import declared
-from flashback_core.detectors.invariants import invariant_findings
 from flashback_core.report.model import Finding
 from flashback_core.table import MemoryTable
+from tests.core.detectors.rules_on import INVARIANTS, said
 
 N, T0 = 100, 60
 
@@ -21,7 +20,7 @@ def _find(events: list[dict[str, Any]] | None = None, **fields: Any) -> list[Fin
     columns |= {f"hist_update:{i}": np.full(N, 1000) for i in range(16)}
     columns |= {f"exact:{name}": np.asarray(values) for name, values in fields.items()}
     table = MemoryTable(np.arange(N), columns, events=events or ())
-    return invariant_findings(table, declared(table))
+    return said(table, INVARIANTS)
 
 
 def _from(t0: int, value: int, before: int = 0, length: int = N) -> np.ndarray:
@@ -146,7 +145,7 @@ def test_nothing_moves_from_the_start() -> None:
     """An optimizer that holds other parameters than the model's is seen from step 0 on."""
     columns = {"update_norm": np.zeros(N), "lr": np.full(N, 1e-3)}
     table = MemoryTable(np.arange(N), {**columns, "exact:lost_updates": np.full(N, 9)})
-    assert _kinds(invariant_findings(table, declared(table))) == [("update_lost", 0, "bad")]
+    assert _kinds(said(table, INVARIANTS)) == [("update_lost", 0, "bad")]
 
 
 def test_precision_lost() -> None:

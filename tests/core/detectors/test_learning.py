@@ -6,9 +6,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from flashback_core.detectors.learning import learning_findings
 from flashback_core.report.model import Finding
 from flashback_core.table import MemoryTable
+from tests.core.detectors.rules_on import ENDS, said
 
 Floats = npt.NDArray[np.float64]
 T = np.arange(400, dtype=np.float64)
@@ -17,7 +17,7 @@ NOISE = np.random.default_rng(2).standard_normal(400)
 
 def found(loss: Floats, every: int = 1) -> list[Finding]:
     """Findings on a loss logged at each `every`-th step."""
-    return learning_findings(MemoryTable(every * np.arange(len(loss)), {"loss": loss}))
+    return said(MemoryTable(every * np.arange(len(loss)), {"loss": loss}), ENDS)
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.02, 0.3])
@@ -72,5 +72,5 @@ def test_a_spike_that_passes_is_no_divergence() -> None:
 
 def test_without_a_loss() -> None:
     """No loss, or NaN only, is nothing to go by."""
-    assert learning_findings(MemoryTable([0, 1], {"lr": [1.0, 1.0]})) == []
+    assert said(MemoryTable([0, 1], {"lr": [1.0, 1.0]}), ENDS) == []
     assert found(np.full(50, np.nan)) == []

@@ -95,7 +95,7 @@ def test_folder_of_something_else_is_refused(tmp_path: Path) -> None:
 
 def test_unknown_scale_is_refused(tmp_path: Path) -> None:
     """The scales are listed."""
-    with pytest.raises(SourceError, match="tiny, medium, small, large"):
+    with pytest.raises(SourceError, match="tiny, medium, six, small, large"):
         build(tmp_path, "huge")
 
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from flashback_core.forensics.intervals import poisson, wilson
+from flashback_core.forensics.intervals import binomial_tail, poisson, wilson
 
 
 def test_wilson_equals_the_published_example() -> None:
@@ -37,3 +37,11 @@ def test_poisson_covers_a_known_rate() -> None:
 def test_nothing_has_no_interval() -> None:
     """No runs, no steps: nan."""
     assert all(map(math.isnan, (*wilson(0, 0), *poisson(0, 0.0))))
+
+
+def test_binomial_tail_is_the_sum_of_the_rest() -> None:
+    """Three or more sixes of four dice; none or more is certain."""
+    assert binomial_tail(3, 4, 1 / 6) == pytest.approx(21 / 1296)
+    assert binomial_tail(0, 4, 1 / 6) == pytest.approx(1.0)
+    assert binomial_tail(1, 4, 0.0) == 0.0
+    assert math.isnan(binomial_tail(0, 0, 0.5))

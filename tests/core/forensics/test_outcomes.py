@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
 import pytest
 
-from flashback_core.forensics.attribution import CAUSES, is_attributed
+from flashback_core.forensics.attribution import CAUSES, is_attributed, is_same_family, ranked
 from flashback_core.forensics.healthy import HEALTHY
 from flashback_core.forensics.kinds import load_kinds
-from flashback_core.forensics.outcomes import DECLARABLE, MISSED, judge
+from flashback_core.forensics.outcomes import DECLARABLE, MISSED, judge, outcome_from_json
 from flashback_core.forensics.tables import LabelledRun
 from flashback_core.report.model import DetectionReport, Finding
 from flashback_core.table import MemoryTable, StepTable
@@ -106,6 +108,45 @@ def test_attribution_is_of_causes_only() -> None:
     assert judge("a", Says(150, kind="config_changed"), labelled()).is_attributed is False
     assert judge("a", Says(150, kind="update_shift"), labelled()).is_attributed is None
     assert is_attributed("lr_jump", "a kind of tomorrow") is None
+
+
+class Ranks(Says):
+    """A detector that ranks fault kinds, as pairs of name and probability."""
+
+    def predict(self, index: StepTable) -> DetectionReport:
+        """Name the steps, with likely kinds."""
+        report = super().predict(index)
+        return replace(report, findings=tuple(Ranked(**_fields(f)) for f in report.findings))
+
+
+class Ranked(Finding):
+    """A finding with likely kinds."""
+
+    causes = (("opt_lost", 0.5), ("lr_x1_5", 0.2), ("lr_spike_loud", 0.1), ("bit_flip", 0.1))
+
+
+def _fields(finding: Finding) -> dict[str, Any]:
+    return {name: getattr(finding, name) for name in Finding.__dataclass_fields__}
+
+
+def test_ranked_kinds_are_attributions_too() -> None:
+    """Among the first three, or of the family of the first; a named cause goes before the ranks."""
+    outcome = judge("a", Ranks(150, kind="update_shift"), labelled())
+    assert (outcome.is_in_top, outcome.is_attributed) == (True, False)
+    other = judge("a", Ranks(150, kind="update_shift"), labelled(fault_kind="m_lost"))
+    assert (other.is_in_top, other.is_attributed) == (False, True)
+    named = judge("a", Ranks(150), labelled())
+    assert named.is_attributed is True
+    assert judge("a", Ranks(20), labelled()).is_in_top is None
+    assert ranked(Finding(step=1, interval=(1, 1), kind="x", confidence=0, severity="bad")) == ()
+    assert is_same_family("opt_lost", "v_flip_up")
+    assert not is_same_family("a kind of tomorrow", "a kind of tomorrow")
+
+
+def test_outcome_survives_json() -> None:
+    """All fields come back."""
+    outcome = judge("a", Says(150), labelled())
+    assert outcome_from_json(json.dumps(outcome.to_dict())) == outcome
 
 
 def test_causes_are_families_of_the_list() -> None:

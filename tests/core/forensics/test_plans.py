@@ -97,7 +97,7 @@ def test_bad_requests_are_refused() -> None:
     """Unknown kinds and presets and negative seeds."""
     with pytest.raises(ValueError, match="frozen list"):
         plan(0, "bit_flop")
-    with pytest.raises(ValueError, match="preset 'huge' is not one of tiny, medium, small, large"):
+    with pytest.raises(ValueError, match="preset 'huge' is not one of tiny, medium, six"):
         plan(0, "bit_flip", preset="huge")
     with pytest.raises(ValueError, match="a seed is an integer from 0"):
         plan(-1, "bit_flip")

@@ -75,3 +75,21 @@ def test_share_of_twins_is_kept() -> None:
     names = [f"kind{i}__s{i}" for i in range(900)]
     assert 240 < sum(has_twin(name, 1 / 3) for name in names) < 360
     assert all(has_twin(name, 1.0) for name in names)
+
+
+def test_seeds_may_be_given_by_number() -> None:
+    """Each kind has just these; the list is as balanced as with a number of runs."""
+    runs = run_list(SCALES["tiny"], kinds=["bit_flip", "plain"], seeds=range(100, 103))
+    assert sorted(runs) == [(k, s) for k in ("bit_flip", "plain") for s in (100, 101, 102)]
+    by_number = run_list(SCALES["tiny"], seeds=[seed_at(i) for i in range(4)])
+    assert by_number == run_list(SCALES["tiny"], n_seeds=4)
+
+
+@pytest.mark.parametrize(
+    ("n_seeds", "seeds", "said"),
+    [(2, range(3), "one of the two"), (None, [-1], "from 0"), (None, [], "no run is left")],
+)
+def test_wrong_seeds_are_an_error(n_seeds: int | None, seeds: list[int], said: str) -> None:
+    """It says what was expected."""
+    with pytest.raises(SourceError, match=said):
+        run_list(SCALES["tiny"], n_seeds=n_seeds, seeds=seeds)

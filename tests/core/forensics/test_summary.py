@@ -2,31 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from flashback_core.forensics.outcomes import RunOutcome
 from flashback_core.forensics.summary import fault_row, healthy_row, summarise
-
-BASE: dict[str, Any] = {
-    "detector": "a", "run_id": "x__s6", "role": "fault", "kind": "bit_flip", "kind_set": "seed",
-    "split": "test", "family": "gpt", "optimizer": "adamw", "is_held_out": False,
-    "is_undeclared": False, "has_event": False, "visibility": 20.0, "n_steps": 400,
-    "first_bad_step": 100, "injected_step": 100, "found": 100, "found_near": 100, "low": 99,
-    "high": 101, "confidence": 0.95, "found_kind": "lr_jump", "is_attributed": None,
-    "alarm": 103, "n_bad": 1, "n_bad_found": 1, "healthy_steps": 98, "false_alarms": 0,
-    "changes": 0, "cpu_us": 40.0,
-}  # fmt: skip
-MISS = {"found": None, "found_near": None, "low": None, "high": None, "alarm": None,
-        "n_bad_found": 0}  # fmt: skip
-HEALTHY = {"role": "healthy", "kind": "plain", "kind_set": "healthy", "first_bad_step": None,
-           "injected_step": None, "n_bad": 0, "healthy_steps": 50_000} | MISS  # fmt: skip
-
-
-def outcome(**changes: Any) -> RunOutcome:
-    """An outcome like `BASE`."""
-    return RunOutcome(**{**BASE, **changes})
+from tests.core.forensics._outcomes import HEALTHY, MISS, outcome
 
 
 def test_fault_row_counts_verdicts() -> None:
@@ -85,6 +64,45 @@ def test_placebo_hits_are_those_soon_after_it() -> None:
         outcome(**placebo | MISS),
     ])  # fmt: skip
     assert (tables["placebo"]["hits"], tables["placebo"]["n"]) == (1, 3)
+
+
+def test_placebo_hits_stand_beside_chance() -> None:
+    """The rate of false alarms in healthy runs says how many hits chance gives."""
+    placebo = {"role": "placebo", "first_bad_step": None, "injected_step": 100}
+    quiet = outcome(**HEALTHY | {"false_alarms": 50})
+    found = summarise([outcome(**placebo | MISS), quiet])["placebo"]
+    assert found["chance"] == pytest.approx(0.0497, abs=1e-3)
+    assert found["p"] == 1.0
+    hit = summarise([outcome(**placebo, found_near=120), quiet])["placebo"]
+    assert hit["p"] == pytest.approx(found["chance"])
+
+
+def test_healthy_kinds_stand_apart_by_declaration() -> None:
+    """A kind whose events were not declared has a row of its own, and a mark above 30."""
+    tables = summarise([
+        outcome(**HEALTHY), outcome(**HEALTHY | {"is_undeclared": True, "false_alarms": 16}),
+    ])  # fmt: skip
+    (declared,), (undeclared,) = tables["by_healthy_kind"], tables["by_undeclared_kind"]
+    assert (declared["rate"], declared["is_above"]) == (0, False)
+    assert (undeclared["rate"], undeclared["is_above"], undeclared["is_surely_above"]) == (
+        32, True, False
+    )  # fmt: skip
+
+
+def test_faults_early_in_a_run_and_kinds_of_text_stand_apart() -> None:
+    """Steps 60 to 250; natural text and smooth, made-up text."""
+    tables = summarise([outcome(), outcome(first_bad_step=251, data="markov")])
+    rows = {row["name"]: row["n"] for row in tables["faults"]}
+    assert rows["six kinds, fault in steps 60–250"] == 1
+    assert rows["six kinds, natural text"] == rows["six kinds, made-up smooth text"] == 1
+
+
+def test_added_kinds_do_not_count_with_the_frozen_ones() -> None:
+    """They have a row of their own."""
+    tables = summarise([outcome(), outcome(kind_set="added", **MISS)])
+    rows = {row["name"]: row for row in tables["faults"]}
+    assert (rows["all faults"]["n"], rows["added kinds"]["n"]) == (1, 1)
+    assert rows["all faults"]["exact"] == 1
 
 
 def test_confidence_counts_false_alarms_as_wrong() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from flashback_core.errors import IndexFormatError, IndexLockedError, SchemaErro
 from flashback_core.index import StepSketchIndex
 from flashback_core.schema import EXACT_FIELDS, SketchSchema
 
+GOLDEN = Path(__file__).parents[2] / "golden" / "index-v1"
 SCHEMA = SketchSchema()
 N = len(SCHEMA)
 _BOUNDS = {"i4": (-(2**31), 2**31 - 1), "i8": (-(2**63), 2**63 - 1), "u8": (0, 2**64 - 1)}
@@ -376,3 +378,20 @@ def test_writing_needs_no_pyarrow_before_the_first_seal(tmp_path: Path) -> None:
     )
     subprocess.run([sys.executable, "-c", code], check=True)
     assert len(fb.StepSketchIndex(tmp_path / "i")) == 1
+
+
+def test_an_older_index_lacks_fields(tmp_path: Path) -> None:
+    """Exact fields that a part was written without are not known there, and go on in the next."""
+    folder = tmp_path / "i"
+    shutil.copytree(GOLDEN / "segments-and-tail", folder)
+    old = StepSketchIndex(folder)
+    assert "exact:opt_steps" not in old
+    assert set(old["exact:opt_steps"]) == {-1}
+    assert np.isnan(old["exact:lr_scheduled"]).all()
+    step, schema = int(old.steps[-1]) + 1, old.schema
+    with StepSketchIndex(folder, "a", schema=schema) as index:
+        index.append(step, np.zeros(len(schema)), {"opt_steps": 7, "lr_scheduled": 0.5})
+    new = StepSketchIndex(folder)
+    assert new["exact:opt_steps"].tolist() == [-1] * (len(new.steps) - 1) + [7]
+    assert new["exact:lr_scheduled"][-1] == 0.5
+    assert np.isnan(new["exact:lr_scheduled"][:-1]).all()

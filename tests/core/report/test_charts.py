@@ -6,6 +6,7 @@ import numpy as np
 
 from flashback_core.report import charts
 from flashback_core.report.chart_timeline import skipped
+from flashback_core.report.html import to_html
 from flashback_core.report.model import Finding
 from flashback_core.report.spec import HeatMap, Lanes, Panel
 from flashback_core.table import MemoryTable
@@ -33,8 +34,19 @@ def test_a_spike_of_one_step_is_in_the_timeline(make_run, make_report) -> None:
 def test_small_charts_follow_the_order_of_moving(spiked) -> None:
     """The small charts stand in the order in which the metrics moved."""
     panels = charts.moved_first(spiked.table, spiked)
-    assert [p.name for p in panels] == [m.metric for m in spiked.top_metrics]
+    assert [p.name for p in panels][:3] == [m.metric for m in spiked.top_metrics]
     assert "at step 240" in panels[0].note
+
+
+def test_few_named_metrics_are_followed_by_what_lay_far_off(make_run, make_bad) -> None:
+    """A finding that names one field still shows what moved, and the page says whose it is."""
+    report = make_bad(make_run(fault_step=240), 240, metrics=("exact:outside",))
+    panels = charts.moved_first(report.table, report)
+    assert len(panels) == 6
+    assert all("update" in p.name or p.name == "lr" or "upd_" in p.name for p in panels)
+    assert "The charts are not part of the finding" in to_html(report)
+    named = make_bad(make_run(fault_step=240), 240, metrics=("lr",))
+    assert "Charts from the second on are not part" in to_html(named)
 
 
 def test_a_report_without_scores_finds_what_moved(make_run, make_bad) -> None:

@@ -55,7 +55,7 @@ def test_configuration_skips_and_still_groups(make_run, make_bad) -> None:
 
 def test_a_healthy_step_breaks_nothing(make_run, make_bad) -> None:
     """Round a healthy step no check breaks."""
-    assert found(make_bad(make_run(), 240)) == {}
+    assert found(make_bad(make_run(), 240, kind="outlier")) == {}
 
 
 def test_bad_from_the_first_row(make_run, make_bad) -> None:

@@ -61,6 +61,17 @@ def test_rows_of_resumes() -> None:
             {"event": "replica_divergence", "step": 9, "rank": 1, "text": "…"},
             "step 9: copies of the model on different processes differ (rank 1)",
         ),
+        (
+            {
+                "event": "replica_divergence",
+                "step": 9,
+                "rank": -1,
+                "text": "…",
+                "kind": "state_changed",
+            },
+            "step 9: the part of the optimizer's state that one process holds changed outside the "
+            "optimizer",
+        ),
         ({"event": "note", "step": 9, "text": "hello"}, "step 9: hello"),
         ({"event": "odd", "step": "x", "a": 1}, "odd (a 1)"),
     ],

@@ -73,6 +73,7 @@ def test_sections_of_a_bad_run(spiked) -> None:
         "surprise",
         "sizes",
         "batch",
+        "checks",
         "evidence",
         "now",
         "facts",
@@ -91,7 +92,7 @@ def test_a_healthy_page_says_how_sure(healthy) -> None:
     """A healthy run gets its verdict, the false-alarm rate and what was seen."""
     page = Page(to_html(healthy))
     assert "No bad step was found in this run." in page.text
-    assert "4.2 false alarms per 100,000 healthy steps" in page.text
+    assert "4.2 false alarms per 100,000 healthy steps, as measured" in page.text
     assert "none in 400 steps" in page.text
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pytest
+
 from flashback_core.report.checks import broken
 from flashback_core.report.events import event_words
 from flashback_core.report.model import Finding, MetricScore
 from flashback_core.report.window import around
+from flashback_core.table import MemoryTable
 
 
 def rows(report) -> list[tuple[int, str, str, str]]:
@@ -21,7 +25,7 @@ def test_what_was_written_to_is_named(make_run, make_bad) -> None:
              "tensors": ["head.weight"], "entries": [1]}  # fmt: skip
     table = make_run(events=(event,))
     table.column("exact:outside")[240] = 1
-    assert rows(make_bad(table, 240)) == [
+    assert rows(make_bad(table, 240, kind="outlier")) == [
         (240, "exact:outside", "weights as the step before left it",
          "head.weight changed (1 of its entries)"),
     ]  # fmt: skip
@@ -33,7 +37,7 @@ def test_a_resume_is_no_write(make_run, make_bad) -> None:
     table = make_run(events=events)
     table.column("exact:outside")[240] = 1
     table.column("group:head:sign_flip")[240] = float("nan")
-    assert rows(make_bad(table, 240)) == []
+    assert rows(make_bad(table, 240, kind="outlier")) == []
 
 
 def test_each_setting_that_changed(make_run, make_bad) -> None:
@@ -41,7 +45,7 @@ def test_each_setting_that_changed(make_run, make_bad) -> None:
     changed = {"eps of group 0": [1e-8, 1e-3], "training of net": [True, False]}
     table = make_run(events=({"event": "config", "step": 240, "changed": changed},))
     table.column("exact:config_hash")[240:] = 0x99
-    assert rows(make_bad(table, 240)) == [
+    assert rows(make_bad(table, 240, kind="outlier")) == [
         (240, "eps of group 0", "1e-8", "0.001"),
         (240, "training of net", "yes", "no"),
     ]
@@ -53,7 +57,7 @@ def test_what_an_adapter_found(make_run, make_bad) -> None:
         {"event": "resume_check", "step": 30, "differs": ["the scheduler", "the scaler"]},
         {"event": "replica_divergence", "step": 350, "rank": 1, "text": "…"},
     )
-    found = rows(make_bad(make_run(events=events), 240))
+    found = rows(make_bad(make_run(events=events), 240, kind="outlier"))
     assert [(step, name) for step, name, _, _ in found] == [
         (30, "the scheduler"), (30, "the scaler"), (350, "exact:params_hash"),
     ]  # fmt: skip
@@ -64,8 +68,6 @@ def test_what_an_adapter_found(make_run, make_bad) -> None:
 def test_fields_that_findings_name(make_run, make_bad) -> None:
     """An exact field that a finding names is shown, also far from the first finding."""
     table = make_run()
-    from flashback_core.table import MemoryTable
-
     columns = {name: table.column(name) for name in table}
     columns["exact:batch_seen"] = [-1] * 390 + [12] * 10
     columns["exact:lost_updates"] = [0] * 240 + [4] * 160
@@ -90,3 +92,46 @@ def test_odd_values_do_no_harm(make_run, make_bad) -> None:
     )  # fmt: skip
     report = make_bad(make_run(events=events), 240, metrics=("exact:outside", "exact:config_hash"))
     assert rows(report)
+
+
+def test_a_shard_that_was_written_to(make_run, make_bad) -> None:
+    """Where each process holds a part of the model, the row says whose part changed."""
+    events = tuple(
+        {"event": "replica_divergence", "step": 240, "kind": kind, "rank": rank, "text": "…"}
+        for kind, rank in (("weights_changed", 1), ("state_changed", -1))
+    )
+    found = rows(make_bad(make_run(events=events), 240, kind="outlier"))
+    assert [(name, at) for _, name, _, at in found] == [
+        ("exact:params_hash", "changed on process 1"),
+        ("exact:state_hash", "changed on one process"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("field", "before", "now", "words"),
+    [
+        ("lr_scheduled", 1e-3, 1e-4, ("0.001", "0.0001")),
+        ("scheduler_step", 240, 480, ("at 240", "at 480")),
+        ("opt_steps", 1240, 0, ("at 1,240", "at 0")),
+        ("clip_coef", 1.0, float("nan"), ("1", "not known")),
+    ],
+)
+def test_counters_and_rates(
+    make_run, make_bad, field: str, before: float, now: float, words: tuple[str, str]
+) -> None:
+    """The fields of schedules, counters and clipping are said in words."""
+    run = make_run()
+    column = np.where(np.arange(len(run)) < 240, before, now)
+    table = MemoryTable(run.steps, {n: run.column(n) for n in run} | {f"exact:{field}": column})
+    report = make_bad(table, 240, kind="schedule_step", metrics=(f"exact:{field}",))
+    assert rows(report) == [(240, f"exact:{field}", *words)]
+
+
+def test_the_step_before_of_the_same_optimizer(make_run, make_bad) -> None:
+    """With two optimizers in turn, a value is compared with the same one's last."""
+    run = make_run()
+    turns = np.arange(len(run)) % 2
+    columns = {n: run.column(n) for n in run}
+    columns |= {"exact:optimizer": turns, "exact:opt_steps": np.where(turns, 900, 7)}
+    report = make_bad(MemoryTable(run.steps, columns), 241, metrics=("exact:opt_steps",))
+    assert rows(report) == [(241, "exact:opt_steps", "at 900", "at 900")]

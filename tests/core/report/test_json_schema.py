@@ -51,7 +51,7 @@ def test_other_things_do_not_fit(change: dict[str, object], spiked) -> None:
 def test_every_key_is_documented() -> None:
     """`docs/report.md` names every key of the report, and every fact that the page knows."""
     text = (Path(__file__).parents[3] / "docs" / "report.md").read_text("utf-8")
-    facts = ("checked", "confidence_meaning", "false_alarms_per_100k", "rewind")
+    facts = ("checked", "confidence_meaning", "false_alarms_per_100k", "budget", "rewind")
     for key in (*JSON_SCHEMA["properties"], *facts):
         assert f"`{key}`" in text, key
     for key in JSON_SCHEMA["$defs"]["finding"]["properties"]:

@@ -10,7 +10,8 @@ import pytest
 
 import flashback_core
 import flashback_plugins
-from flashback_core.detectors import evidence, invariants
+from flashback_core.detectors import evidence
+from flashback_core.detectors.rules.outside import OUTSIDE, setting_kind
 from flashback_core.report import kinds
 from flashback_core.report.advice import commands, look_at
 from flashback_core.report.look import LOOK, look_words
@@ -18,16 +19,18 @@ from flashback_core.report.model import DetectionReport, Finding
 
 CORE = Path(flashback_core.__file__).parent
 PLUGINS = Path(flashback_plugins.__file__).parent
-FILES = [*sorted((CORE / "detectors").glob("*.py")), *sorted(PLUGINS.glob("_lightning_*.py"))]
+FILES = [*sorted((CORE / "detectors").rglob("*.py")), *sorted(PLUGINS.glob("_lightning_*.py"))]
 
 COMPUTED = {
     "KINDS[family]": set(evidence.KINDS.values()),
     "f'zero_{what}'": {"zero_gradient", "zero_update"},
+    "_KINDS[change.what]": {"weights_changed", "state_changed"},
     "kind": {
-        *(kind for _, _, kind in invariants._OUTSIDE),
+        *(kind for _, _, kind in OUTSIDE),
+        *("schedule_step", "schedule_stopped"),
         *("zero_gradient", "missing_gradient"),
         *(
-            invariants._setting_kind({f"{name} of x": (not now, now)})[0]
+            setting_kind({f"{name} of x": (not now, now)})[0]
             for name in ("requires_grad", "training", "momentum")
             for now in (True, False)
         ),
@@ -74,7 +77,8 @@ def test_the_kinds_are_found() -> None:
     seen = produced()
     assert {"lr_jump", "lr_milestone", "nonfinite", "consensus", "replica_divergence"} <= seen
     assert {"weights_changed", "zero_update", "update_shift", "never_learns", "freeze"} <= seen
-    assert len(seen) > 35
+    assert {"schedule_step", "lr_off_schedule", "optimizer_step_reset"} <= seen
+    assert len(seen) > 40
 
 
 @pytest.mark.parametrize("kind", sorted(produced()))

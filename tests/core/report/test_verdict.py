@@ -41,5 +41,5 @@ def test_not_enough(make_run, make_report) -> None:
 
 def test_expected_false_alarms(healthy, spiked) -> None:
     """The stated rate is turned into the number for a run of this length; no rate, no words."""
-    assert "0.017 in a healthy run of this length" in false_alarm_words(healthy)
+    assert "0.017 expected in a healthy run of 400 steps" in false_alarm_words(healthy)
     assert false_alarm_words(spiked) == ""

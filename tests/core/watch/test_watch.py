@@ -12,7 +12,7 @@ from torch import nn
 import flashback_core as fb
 from flashback_core.watch.batch import BatchWatch, fingerprint, label_relation
 from flashback_core.watch.config import ConfigWatch
-from flashback_core.watch.state import TensorWatch, digests
+from flashback_core.watch.state import Digester, TensorWatch, digests
 
 
 def _model() -> nn.Sequential:
@@ -235,3 +235,64 @@ def test_every_bit_counts(dtype: torch.dtype) -> None:
     swapped[[0, 1]] = swapped[[1, 0]]
     assert tensor[0] != tensor[1]
     assert digests([swapped])[0] != before
+
+
+def test_digests_of_any_layout() -> None:
+    """Tensors that the compiled pass cannot read are digested beside those that it can."""
+    tensors = [
+        torch.arange(6.0), torch.arange(5, dtype=torch.int8), torch.arange(12.0).reshape(3, 4).t(),
+        torch.tensor(3.0), torch.arange(3, dtype=torch.bfloat16),
+    ]  # fmt: skip
+    digester = Digester(tensors)
+    before = digester.take()
+    assert len(set(before.tolist())) == 5
+    for i, tensor in enumerate(tensors):
+        tensor += 1
+        now = digester.take()
+        assert np.flatnonzero(now != before).tolist() == [i]
+        before = now
+
+
+def test_digests_follow_a_tensor_to_other_memory() -> None:
+    """What a tensor was given is read, and never what it had before."""
+    tensor = torch.arange(6.0)
+    digester = Digester([tensor])
+    before = digester.take()
+    tensor.data = torch.arange(6.0) + 1
+    assert digester.take(again=True) == before
+    assert digester.take() != before
+
+
+def test_options_that_change_in_place() -> None:
+    """A list among the options may stay the same object and change; a new option is seen too."""
+    model = _model()
+    optimizer = torch.optim.AdamW(model.parameters())
+    optimizer.param_groups[0]["betas"] = [0.9, 0.99]
+    watch = ConfigWatch(model, [optimizer])
+    watch.look()
+    assert watch.look()[1] == {}
+    optimizer.param_groups[0]["betas"][0] = 0.5
+    assert watch.look()[1] == {"betas of group 0": ((0.9, 0.99), (0.5, 0.99))}
+    optimizer.param_groups[0]["more"] = 1
+    assert watch.look()[1] == {"more of group 0": (None, 1)}
+    optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(2))], "eps": 0.1})
+    assert watch.look()[1]["eps of group 1"] == (None, 0.1)
+
+
+def test_many_ids_and_few_are_counted_alike() -> None:
+    """Batches above and below the size at which arrays are quicker give the same counts."""
+    rng = np.random.default_rng(0)
+    ids = [rng.integers(0, 3000, 300) for _ in range(6)]
+    many, seen = BatchWatch(), set()
+    for step, batch in enumerate(ids):
+        found = many.fields(step, batch, None)
+        assert found["ids_seen"] == sum(int(i) in seen for i in batch)
+        assert found["duplicates"] == len(batch) - len(set(batch.tolist()))
+        seen |= set(batch.tolist())
+        assert found["ids_left"] == max(seen) + 1 - len(seen)
+    few, seen = BatchWatch(), set()
+    for step, batch in enumerate(np.concatenate(ids).reshape(-1, 20)):
+        found = few.fields(step, batch, None)
+        assert found["ids_seen"] == sum(int(i) in seen for i in batch)
+        seen |= set(batch.tolist())
+        assert found["ids_left"] == max(seen) + 1 - len(seen)

@@ -1,0 +1,409 @@
+"""Features: a run's metrics in coordinates that have no scale, row by row.
+
+Logarithms of norms, logits of rates, shares of a whole, the largest entry over the norm, histograms
+by their moments, and steps of the logarithm of the parameter norm. So a change of the loss's scale,
+of the model's width or of the units of the learning rate moves every feature by a constant, which
+the baseline takes away again. Groups may have any names and any number.
+
+Which features a run has follows from the names of its columns; their values come in stretches of
+rows, in any lengths, and depend on no later row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flashback_core.bounds import bounded
+from flashback_core.schema import N_BINS
+from flashback_core.table import StepTable
+
+__all__ = ["FAMILIES", "FLOORS", "Feature", "FeatureStream", "Features"]
+
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+FAMILIES = (
+    "loss", "gradient", "update", "update_lr", "composition", "peak", "sign", "histogram",
+    "parameter",
+)  # fmt: skip
+"""``update_lr`` holds update norms divided by the learning rate, so that a schedule does not show;
+``update`` holds them as they are, where the learning rate is not known. The rest is as the
+docstring of this file says."""
+
+FLOORS = {
+    "loss": 5e-3, "gradient": 0.01, "update": 0.02, "update_lr": 0.02, "composition": 0.02,
+    "peak": 0.02, "sign": 0.01, "histogram": 0.02, "parameter": 1e-6,
+}  # fmt: skip
+"""Smallest scale of a feature by family: in smooth runs a change of some per cent is no evidence,
+however small the noise. Optimizers that normalise their updates (Adafactor, Lion) hardly have any
+noise in update norms and their shares."""
+
+RATE_EDGE = 1e-4  # keeps the logit of a rate of 0 or 1 finite
+TINY_RATE = 1e-3
+LOSS_UNIT = 1e-6  # below this a loss counts as zero, and its logarithm is flat
+ONE_BIN = 0.8
+"""Share of one bin from which on a histogram says only that an edge was crossed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """One series of a run: which metric it is made of, its family, group and phase.
+
+    Attributes:
+        metric: The metric of the index that people look up.
+        family: One of `FAMILIES`.
+        group: Parameter group, or "" for the whole model.
+        phase: ``before`` or ``after``, as in `schema.Metric`.
+        label: What the feature is, in words; for a logarithm the quantity without it.
+    """
+
+    metric: str
+    family: str
+    group: str
+    phase: str
+    label: str
+
+
+@dataclass(frozen=True)
+class Features:
+    """Features over a stretch of rows.
+
+    Attributes:
+        items: What each row of `values` is.
+        values: Finite values of shape (features, rows).
+        start: Row of the run that the first of them is.
+    """
+
+    items: tuple[Feature, ...]
+    values: Floats
+    start: int = 0
+
+    @cached_property
+    def is_after(self) -> Bools:
+        """Whether each feature describes the update rather than the gradient."""
+        return np.array([item.phase == "after" for item in self.items], dtype=bool)
+
+    @cached_property
+    def floor(self) -> Floats:
+        """Smallest scale of each feature, of shape (features, 1)."""
+        floors = [FLOORS[item.family] for item in self.items]
+        return np.array(floors).reshape(-1, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """How a feature is made: a transform of columns `top` and `bottom`."""
+
+    item: Feature
+    how: str  # log, ratio, by_lr, loss, logit, growth, mean, spread
+    top: str = ""
+    bottom: str = ""
+
+
+class FeatureStream:
+    """Features of rows as they come.
+
+    Args:
+        names: Columns of the run.
+
+    Attributes:
+        items: The features.
+        first: Row of the first finite value of each feature, −1 before it came; (features,).
+        row: Rows seen so far.
+        raw: The columns of the last stretch, of shape (columns, rows).
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = frozenset(names)
+        parts = list(_parts(sorted(self._names), self._names))
+        self.items = tuple(part.item for part in parts)
+        wanted = [c for part in parts for c in _columns_of(part)]
+        self._rate = "lr" if "lr" in self._names else "update_norm"
+        extra = ["lr"] * ("lr" in self._names) + [self._rate] * (self._rate in self._names)
+        self.columns = tuple(dict.fromkeys((*wanted, *extra)))
+        self._at = {name: i for i, name in enumerate(self.columns)}
+        self._plan(parts)
+        self.row = 0
+        self.raw = np.empty((len(self.columns), 0))
+        self.first = np.full(len(parts), -1, np.int64)
+        self._last = np.zeros(len(parts))
+        self._last_log = np.full(len(self.columns), np.nan)
+        self._last_lr = np.full(2, np.nan)
+        self._peak_lr = 0.0
+
+    def _plan(self, parts: list[_Part]) -> None:
+        def chosen(*how: str) -> npt.NDArray[np.int64]:
+            return np.array([j for j, p in enumerate(parts) if p.how in how], np.int64)
+
+        def at(rows: npt.NDArray[np.int64], side: str) -> npt.NDArray[np.int64]:
+            return np.array([self._at[getattr(parts[j], side)] for j in rows], np.int64)
+
+        self._after = np.array([p.item.phase == "after" for p in parts], bool)
+        self._logs = chosen("log", "ratio", "by_lr")
+        self._logs_of = at(self._logs, "top")
+        self._ratios = chosen("ratio")
+        self._ratios_of = at(self._ratios, "bottom")
+        self._by_lr = chosen("by_lr")
+        self._growth = chosen("growth")
+        self._growth_of = at(self._growth, "top")
+        self._loss = chosen("loss")
+        self._logit = chosen("logit")
+        self._logit_of = at(self._logit, "top")
+        self._logit_by = np.array(
+            [self._at.get(parts[j].bottom, -1) for j in self._logit], np.int64
+        )
+        self._mean = [(int(j), parts[j]) for j in chosen("mean")]
+        self._bins = {
+            p.top: np.array([self._at[f"hist_{p.top}:{i}"] for i in range(N_BINS)])
+            for _, p in self._mean
+        }
+
+    def update(self, table: StepTable) -> Floats:
+        """Values of the rows of `table`, which follow those before; (features, rows).
+
+        Rows of skipped steps and values that are not finite take the value of the row before; so
+        do the updates of steps whose learning rate is next to nothing, which are mostly rounding.
+        Before its first finite value a feature is that value, as far as this stretch goes.
+        """
+        n = len(table)
+        if not self.items or not n:
+            self.row += n
+            self.raw = np.empty((len(self.columns), n))
+            return np.empty((len(self.items), n))
+        self.raw = raw = _matrix(table, self.columns)
+        values = self._raw_features(raw)
+        skipped = _skipped(table)
+        blurred = skipped | self._is_tiny(raw)
+        if blurred.any():
+            values[:, skipped] = np.nan
+            values[np.ix_(self._after, blurred)] = np.nan
+        return self._filled(values)
+
+    def _raw_features(self, raw: Floats) -> Floats:
+        """Every feature; NaN where it is not defined."""
+        usable = np.isfinite(raw) & (raw > 0)
+        logs = np.log(np.where(usable, raw, 1.0))
+        logs[~usable] = np.nan
+        out = np.full((len(self.items), raw.shape[1]), np.nan)
+        out[self._logs] = logs[self._logs_of]
+        out[self._ratios] -= logs[self._ratios_of]
+        if len(self._by_lr):
+            out[self._by_lr] -= self._carried(logs[self._at["lr"]], 0)
+        if len(self._loss):
+            out[self._loss] = np.arcsinh(raw[self._at["loss"]] / LOSS_UNIT)
+        if len(self._logit):
+            out[self._logit] = self._logits(raw)
+        if len(self._growth):
+            before = np.column_stack([self._last_log[self._growth_of], logs[self._growth_of, :-1]])
+            out[self._growth] = logs[self._growth_of] - before
+        self._last_log = logs[:, -1].copy()
+        self._histograms(raw, logs, out)
+        return out
+
+    def _logits(self, raw: Floats) -> Floats:
+        rate = raw[self._logit_of]
+        known = np.clip(np.where(np.isfinite(rate), rate, np.nan), 0.0, 1.0)
+        logit = np.log((known + RATE_EDGE) / (1 - known + RATE_EDGE))
+        has = self._logit_by >= 0
+        logit[has] = np.where(raw[self._logit_by[has]] == 0, np.nan, logit[has])
+        return np.asarray(logit)
+
+    def _histograms(self, raw: Floats, logs: Floats, out: Floats) -> None:
+        """Mean bin and width; where one bin holds nearly all, neither says anything."""
+        bins = np.arange(N_BINS, dtype=np.float64)
+        rate = None
+        for j, part in self._mean:
+            share = _shares(raw[self._bins[part.top]])
+            share[:, share.max(axis=0) > ONE_BIN] = np.nan
+            mean = _sum(bins[:, None] * share)
+            spread = np.sqrt(np.maximum(_sum(bins[:, None] ** 2 * share) - mean**2, 1e-9))
+            scale: Floats | float = 0.0
+            if part.bottom == self._rate:
+                if rate is None:
+                    rate = self._carried(logs[self._at[self._rate]], 1)
+                scale = rate / np.log(4.0)
+            elif part.bottom:
+                scale = logs[self._at[part.bottom]] / np.log(4.0)
+            out[j], out[j + 1] = mean - scale, spread
+            self._name_bins(j, part.top, mean, spread)
+
+    def _name_bins(self, j: int, kind: str, mean: Floats, spread: Floats) -> None:
+        """Name the bins after the first histogram: those are the ones that people look up."""
+        if not self.items[j].metric.endswith(":0") or self.first[j] >= 0:
+            return
+        known = np.flatnonzero(np.isfinite(mean))
+        if len(known):
+            at, items = known[0], list(self.items)
+            for k, where in ((j, mean[at]), (j + 1, mean[at] + spread[at])):
+                bin_ = int(np.clip(np.rint(where), 0, N_BINS - 1))
+                items[k] = replace(items[k], metric=f"hist_{kind}:{bin_}")
+            self.items = tuple(items)
+
+    def _carried(self, values: Floats, slot: int) -> Floats:
+        """`values` with what is not finite replaced by the last finite one before it."""
+        filled = np.concatenate([self._last_lr[slot : slot + 1], values])
+        at = np.where(np.isfinite(filled), np.arange(len(filled)), 0)
+        filled = filled[np.maximum.accumulate(at)]
+        self._last_lr[slot] = filled[-1]
+        return filled[1:]
+
+    def _is_tiny(self, raw: Floats) -> Bools:
+        """Rows whose learning rate is below `TINY_RATE` of the largest so far."""
+        if "lr" not in self._at:
+            return np.zeros(raw.shape[1], bool)
+        lr = raw[self._at["lr"]]
+        known = np.where(np.isfinite(lr), lr, 0.0)
+        largest = np.maximum(np.maximum.accumulate(known), self._peak_lr)
+        self._peak_lr = float(largest[-1])
+        return np.asarray((lr < TINY_RATE * largest) & np.isfinite(lr))
+
+    def _filled(self, values: Floats) -> Floats:
+        """Fill forward, from the rows before; note the first finite values."""
+        finite = np.isfinite(values)
+        new = (self.first < 0) & finite.any(axis=1)
+        if new.any():
+            at = finite[new].argmax(axis=1)
+            self.first[new] = self.row + at
+            self._last[new] = values[new, at]
+        if not finite.all():
+            joined = np.column_stack([self._last, values])
+            rows = np.where(np.column_stack([np.ones(len(finite), bool), finite]),
+                            np.arange(values.shape[1] + 1), 0)  # fmt: skip
+            np.maximum.accumulate(rows, axis=1, out=rows)
+            values = np.take_along_axis(joined, rows, axis=1)[:, 1:]
+        self._last = values[:, -1].copy()
+        self.row += values.shape[1]
+        return values
+
+    def state(self) -> dict[str, Any]:
+        """All that later values depend on."""
+        bins = {j: self.items[j].metric for i, _ in self._mean for j in (i, i + 1)}
+        return {
+            "row": self.row,
+            "first": self.first,
+            "last": self._last,
+            "last_log": self._last_log,
+            "last_lr": self._last_lr,
+            "peak_lr": self._peak_lr,
+            "bins": np.array(list(bins.values()), np.str_),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state`."""
+        self.row, self._peak_lr = int(state["row"]), float(state["peak_lr"])
+        self.first = np.array(state["first"], np.int64)
+        self._last, self._last_log = np.array(state["last"]), np.array(state["last_log"])
+        self._last_lr = np.array(state["last_lr"])
+        items, places = list(self.items), [j for i, _ in self._mean for j in (i, i + 1)]
+        for j, metric in zip(places, state["bins"], strict=True):
+            items[j] = replace(items[j], metric=str(metric))
+        self.items = tuple(items)
+
+
+def _columns_of(part: _Part) -> Iterator[str]:
+    if part.how in ("mean", "spread"):
+        yield from (f"hist_{part.top}:{i}" for i in range(N_BINS))
+    else:
+        yield part.top
+    if part.bottom:
+        yield part.bottom
+
+
+def _matrix(table: StepTable, columns: Sequence[str]) -> Floats:
+    """The columns as one float64 array of shape (columns, rows)."""
+    given = getattr(table, "matrix", None)
+    if given is not None:
+        return bounded(given(columns))
+    return bounded(np.stack([np.asarray(table.column(c), np.float64) for c in columns]))
+
+
+def _skipped(table: StepTable) -> Bools:
+    if "exact:step_skipped" in table:
+        return np.asarray(table.column("exact:step_skipped") == 1)
+    return np.zeros(len(table), dtype=bool)
+
+
+def _shares(counts: Floats) -> Floats:
+    """Share of each bin; NaN in rows whose counts are none."""
+    usable = np.all(np.isfinite(counts) & (counts >= 0), axis=0)
+    total = _sum(np.where(usable, counts, 0.0))
+    return np.divide(counts, total, out=np.full_like(counts, np.nan), where=total > 1e-9)
+
+
+def _sum(values: Floats) -> Floats:
+    """Sum along the first axis, in the same order however many columns there are."""
+    return np.asarray(np.cumsum(values, axis=0)[-1])
+
+
+# -- which features the columns give -------------------------------------------------------------
+
+
+def _parts(names: Sequence[str], has: frozenset[str]) -> Iterator[_Part]:
+    split = [name.split(":") for name in names if name.startswith("group:")]
+    groups = sorted({part[1] for part in split if len(part) == 3})
+    if "loss" in has:
+        yield _Part(Feature("loss", "loss", "", "before", "loss"), "loss", "loss")
+    yield from _gradients(names, groups, has)
+    yield from _updates(groups, has)
+    yield from _histogram_parts(has)
+
+
+def _gradients(names: Sequence[str], groups: Sequence[str], has: frozenset[str]) -> Iterator[_Part]:
+    yield from _norms("", "grad_norm", "grad_max", "gradient", has)
+    for name in (n for n in names if n.startswith("grad_norm_p")):
+        yield _Part(Feature(name, "gradient", "", "before", name), "log", name)
+    for group in groups:
+        yield from _norms(group, "grad_norm", "max_abs", "gradient", has)
+        name, norm = f"group:{group}:sign_flip", f"group:{group}:grad_norm"
+        if name in has:
+            item = Feature(name, "sign", group, "before", name)
+            yield _Part(item, "logit", name, norm if norm in has else "")
+
+
+def _updates(groups: Sequence[str], has: frozenset[str]) -> Iterator[_Part]:
+    family = "update_lr" if "lr" in has else "update"
+    for group in ("", *groups):
+        yield from _norms(group, "update_norm", "update_max", family, has)
+        name = f"group:{group}:param_norm" if group else "param_norm"
+        if name in has:
+            item = Feature(name, "parameter", group, "after", f"growth of {name}")
+            yield _Part(item, "growth", name)
+
+
+def _norms(group: str, norm: str, peak: str, family: str, has: frozenset[str]) -> Iterator[_Part]:
+    """A norm by itself, over the learning rate, over the whole model's, and the peak over it."""
+    prefix = f"group:{group}:" if group else ""
+    metric, phase = prefix + norm, "before" if family == "gradient" else "after"
+    if metric not in has:
+        return
+    by_lr = family == "update_lr"
+    label = f"{metric} / lr" if by_lr else metric
+    yield _Part(
+        Feature(metric, family, group, phase, label), "by_lr" if by_lr else "log", metric,
+        "lr" if by_lr else "",
+    )  # fmt: skip
+    if group and norm in has:
+        item = Feature(metric, "composition", group, phase, f"{metric} / {norm}")
+        yield _Part(item, "ratio", metric, norm)
+    if prefix + peak in has:
+        item = Feature(prefix + peak, "peak", group, phase, f"{prefix}{peak} / {metric}")
+        yield _Part(item, "ratio", prefix + peak, metric)
+
+
+def _histogram_parts(has: frozenset[str]) -> Iterator[_Part]:
+    rate = "lr" if "lr" in has else "update_norm"
+    for kind, phase, unit in (("grad", "before", "grad_norm"), ("update", "after", rate)):
+        if not all(f"hist_{kind}:{i}" in has for i in range(N_BINS)):
+            continue
+        for how, label in (
+            ("mean", f"mean bin of hist_{kind}, less log4 {unit},"),
+            ("spread", f"width of hist_{kind} in bins"),
+        ):
+            item = Feature(f"hist_{kind}:0", "histogram", "", phase, label)
+            yield _Part(item, how, kind, unit if unit in has else "")

@@ -1,0 +1,404 @@
+"""Statistical findings: the first step at which a run's own statistics leave their thresholds.
+
+Rows come in stretches. An alarm waits until `AHEAD` rows after it are there, which say whether it
+was a single odd batch and help to date it. What is kept of the past has a fixed size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flashback_core.detectors.dating import AHEAD, Onset, date
+from flashback_core.detectors.evidence import KINDS, Moves, describe, moved_first
+from flashback_core.detectors.feature_stream import Features, FeatureStream
+from flashback_core.detectors.history import History
+from flashback_core.detectors.reduction import ALL, Reduction
+from flashback_core.detectors.score_stream import SCALES, ScoreStream
+from flashback_core.detectors.signature import EXACT, NUMBERS, ROWS, numbers_of
+from flashback_core.report.model import Finding
+from flashback_core.table import StepTable
+
+__all__ = ["Alarm", "StatisticStream"]
+
+Floats = npt.NDArray[np.float64]
+Masks = Callable[[int, int, int], npt.NDArray[np.bool_]]
+"""(first row, rows, rows of the test) → where a declared event silences the test."""
+
+MEMBERS = 3
+"""Features of the family behind an alarm that date it."""
+STRONG = 0.4
+"""Share of the strongest score that a feature needs to date an alarm."""
+CALM = 3
+"""Rows after a single odd batch at which nothing may speak any more."""
+BATCH_FAMILIES = frozenset({"gradient", "loss", "composition", "sign"})
+"""Families that a single odd batch moves, in the gradient alone, with no fault behind it."""
+WIDE = 20
+"""Rows of the credible interval beyond which an onset is called gradual."""
+EPISODE = 64
+"""Rows without an alarm after which another one is news."""
+AFTER_BAD = 160
+"""Rows after a finding for which alarms are taken for what follows from it."""
+KEPT = 320
+"""Rows that dating and evidence may look back on."""
+_RECENT = 64
+_SIGNATURES = 64
+"""Steps whose numbers are kept."""
+_ROWS = 256
+"""Rows that are worked on at a time."""
+_TESTS = tuple(SCALES)
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """An alarm.
+
+    Attributes:
+        row: Its row.
+        statistic: The statistic behind it.
+        ratio: Its value in units of the threshold.
+        z: Signed deviations of that row, (tests, features).
+        score: Their size over the features' own tails, (tests, features).
+    """
+
+    row: int
+    statistic: str
+    ratio: float
+    z: Floats
+    score: Floats
+
+
+class StatisticStream:
+    """The statistics of a run as its rows come.
+
+    Args:
+        names: Columns of the run.
+        levels: By statistic; one without a level has no say.
+        masks: Where declared events silence a test.
+        confidence: Confidence in an alarm, by its ratio and the belief in its date.
+        scale: A statistic speaks from so many times its level on.
+
+    Attributes:
+        masks: Where declared events silence a test.
+        dated: Step, ratio to its level and belief of the last findings.
+        numbers: By step of a finding, what the metrics did from it on (`signature.numbers_of`).
+    """
+
+    def __init__(
+        self,
+        names: tuple[str, ...],
+        levels: Mapping[str, float],
+        masks: Masks,
+        confidence: Callable[[float, float], float],
+        scale: float = 1.0,
+    ) -> None:
+        self._features = FeatureStream(names)
+        n = len(self._features.items)
+        floor = Features(self._features.items, np.empty((n, 0))).floor
+        self._scores = ScoreStream(floor)
+        self._reduction = Reduction(self._features.items)
+        known = [levels.get(name, np.inf) * scale for name in self._reduction.names]
+        self._thresholds = np.array(known).reshape(-1, 1)
+        self.masks, self._confidence, self._scale = masks, confidence, scale
+        self._family = np.array([item.family for item in self._features.items], dtype=np.str_)
+        self._x, self._point = History((n,), KEPT), History((n,), KEPT)
+        self._raw = History((len(self._features.columns),), KEPT)
+        self._steps = History((), KEPT, np.int64)
+        self._ratios = History((len(self._reduction.names),), _RECENT)
+        self._exact_names = [(i, name) for i, name in enumerate(EXACT) if name in names]
+        self._exact = History((len(self._exact_names),), KEPT)
+        self._watched: list[tuple[int, int]] = []  # row and step of findings
+        self.numbers: dict[int, Floats] = {}
+        self._waiting: list[tuple[int, Floats, Floats]] = []
+        self.dated: list[tuple[int, float, float]] = []
+        self._last_alarm = -EPISODE
+        self._last_bad = -AFTER_BAD
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the statistics."""
+        return self._reduction.names
+
+    @property
+    def n_rows(self) -> int:
+        """Rows that came so far."""
+        return self._x.stop
+
+    def row_of(self, step: int) -> int:
+        """Row of a step among the last `KEPT` rows; the first of them for one before."""
+        first = self._steps.first_of(0)
+        return first + int(np.searchsorted(self._steps.rows(0, self._x.stop), step))
+
+    @property
+    def tests(self) -> npt.NDArray[np.int64]:
+        """Test of each statistic, as its place in `SCALES`."""
+        return self._reduction.tests
+
+    def update(self, table: StepTable, bad_rows: tuple[int, ...] = ()) -> list[Finding]:
+        """Findings whose time has come, after the rows of `table`.
+
+        Args:
+            table: The next rows.
+            bad_rows: Rows of certain findings, near which an alarm says nothing new.
+        """
+        found: list[Finding] = []
+        for start in range(0, len(table), _ROWS):
+            part = table[start : start + _ROWS] if len(table) > _ROWS else table
+            self.values(part)
+            self._measure(self._x.stop - ROWS + 1)
+            found += self._due(self._x.stop - AHEAD, bad_rows)
+        return found
+
+    def finish(self, bad_rows: tuple[int, ...] = ()) -> list[Finding]:
+        """Findings that still wait for rows which will not come."""
+        self._measure(self._x.stop)
+        return self._due(self._x.stop + 1, bad_rows)
+
+    def watch(self, row: int, step: int) -> None:
+        """Work out `numbers` for a finding at `row`, once the rows after it are there."""
+        self._watched = [*self._watched[1 - _SIGNATURES :], (row, step)]
+
+    def _measure(self, before: int) -> None:
+        """The numbers of the watched rows below `before`."""
+        due = [w for w in self._watched if w[0] < before]
+        self._watched = [w for w in self._watched if w[0] >= before]
+        for row, step in due:
+            self._note(row, step)
+
+    def _note(self, row: int, step: int) -> None:
+        """The numbers from `row` on, if they are still there and the row has this step."""
+        first = self._steps.first_of(max(row - 1, 0))
+        if row - 1 < first or self._step(row) != step:
+            return
+        stop = min(row + ROWS, self._x.stop)
+        exact = np.full((len(EXACT), stop - row + 1), np.nan)
+        exact[[i for i, _ in self._exact_names]] = self._exact.rows(row - 1, stop)
+        raw, columns = self._raw.rows(row - 1, stop), self._features.columns
+        lr = raw[columns.index("lr")] if "lr" in columns else np.empty(0)
+        z = self._point.rows(row, stop)
+        self.numbers.pop(step, None)
+        self.numbers[step] = numbers_of(self._features.items, z, lr, exact)
+        for old in list(self.numbers)[:-_SIGNATURES]:
+            del self.numbers[old]
+
+    def values(self, table: StepTable) -> Floats:
+        """Take in the rows of `table`; return their statistics, (statistics, rows)."""
+        x = self._features.update(table)
+        z, score = self._scores.update(x, self._features.first)
+        statistics = self._reduction(z, score)
+        ratios = statistics / self._thresholds
+        if len(ratios) and ratios.max(initial=0.0) >= 1.0:
+            rows = np.flatnonzero((ratios >= 1.0).any(axis=0)).tolist()
+            self._waiting += [
+                (self._x.stop + row, z[..., row].copy(), score[..., row].copy()) for row in rows
+            ]
+        self._x.push(x)
+        self._point.push(z[0])
+        self._raw.push(self._features.raw)
+        self._exact.push(self._exact_of(table))
+        self._steps.push(np.asarray(table.steps, np.int64))
+        self._ratios.push(ratios)
+        return statistics
+
+    def _exact_of(self, table: StepTable) -> Floats:
+        columns = [np.asarray(table.column(name), np.float64) for _, name in self._exact_names]
+        return np.stack(columns) if columns else np.empty((0, len(table)))
+
+    def silenced(self, values: Floats, first: int) -> Floats:
+        """Statistics or ratios at the rows from `first` on, 0 where a test has no say."""
+        values = values.copy()
+        for k, rows in enumerate(SCALES.values()):
+            mask = self.masks(first, values.shape[1], rows)
+            if mask.any():
+                values[np.ix_(self._reduction.tests == k, mask)] = 0.0
+        return values
+
+    def _silenced_ratios(self, first: int, n: int) -> Floats:
+        return self.silenced(self._ratios.rows(first, first + n), first)
+
+    # -- alarms ------------------------------------------------------------------------------
+
+    def _due(self, before: int, bad_rows: tuple[int, ...]) -> list[Finding]:
+        found = []
+        while self._waiting and self._waiting[0][0] < before:
+            row, z, score = self._waiting.pop(0)
+            ratios = self._silenced_ratios(row, 1)[:, 0]
+            best = int(np.argmax(ratios))
+            alarm = Alarm(row, self._reduction.names[best], float(ratios[best]), z, score)
+            if alarm.ratio < 1.0:
+                continue
+            is_news = row - self._last_alarm >= EPISODE and row - self._last_bad >= AFTER_BAD
+            is_news = is_news and not any(b + 2 < row < b + AFTER_BAD for b in bad_rows)
+            self._last_alarm, before_it = row, self._last_alarm
+            if is_news:
+                finding = self._finding_of(alarm)
+                if finding.severity == "bad":
+                    self._last_bad = row
+                else:
+                    self._last_alarm = before_it  # an odd batch hides nothing after it
+                found.append(finding)
+        return found
+
+    def _finding_of(self, alarm: Alarm) -> Finding:
+        finding = self._dated(alarm)
+        if not self._is_odd_batch(alarm):
+            return finding
+        step = int(self._step(alarm.row))
+        text = (
+            f"The gradient of step {step} was unusual, the update and the {CALM} steps after it "
+            "were not: an odd batch, as heavy-tailed data has them."
+        )
+        return replace(
+            finding, step=step, interval=(step, step), kind="odd_batch", severity="info",
+            evidence=(text, *finding.evidence),
+        )  # fmt: skip
+
+    def _is_odd_batch(self, alarm: Alarm) -> bool:
+        """Whether only the gradient of this one step was odd, and all was well right after it.
+
+        Heavy-tailed data has such batches; a fault moves an update, a peak or more than one step.
+        """
+        speaking = np.flatnonzero(self._ratios.rows(alarm.row, alarm.row + 1)[:, 0] >= 1.0)
+        parts = [self._reduction.names[i].split("/") for i in speaking]
+        families = {family for family, _, _ in parts} - {ALL}  # `ALL` repeats the others
+        if "histogram" in families and self._all_gradients_moved(alarm):
+            families -= {"histogram"}
+        n = min(CALM, self._x.stop - alarm.row - 1)
+        after = self._silenced_ratios(alarm.row + 1, max(n, 0))
+        return (
+            bool(families)
+            and families <= BATCH_FAMILIES
+            and all(test == "point" for _, test, _ in parts)
+            and after.shape[1] == CALM
+            and bool((after < 1.0).all())
+        )
+
+    def _all_gradients_moved(self, alarm: Alarm) -> bool:
+        """Whether the gradients of most groups moved together, and no histogram of updates."""
+        name = "gradient/point/consensus"
+        if name not in self.names:
+            return False
+        row = self._ratios.rows(alarm.row, alarm.row + 1)[self.names.index(name), 0]
+        after = Features(self._features.items, alarm.z).is_after & (self._family == "histogram")
+        return bool(row >= 1.0 and alarm.score[0][after].max(initial=0.0) <= 1.0)
+
+    def _dated(self, alarm: Alarm) -> Finding:
+        """Date an alarm and say what moved."""
+        family, test, _ = alarm.statistic.split("/")
+        k = _TESTS.index(test)
+        score = alarm.score[k]
+        if family == ALL:
+            family = str(self._family[int(np.argmax(score))])
+        members = _strongest(score, self._family, family)
+        stop = min(alarm.row + AHEAD + 1, self._x.stop)
+        values = Features(self._features.items, self._x.rows(0, stop), self._x.first_of(0))
+        onset = date(values, members, alarm.row, SCALES[test])
+        return self._finding(alarm, family, onset, members, alarm.z[k])
+
+    def _finding(
+        self, alarm: Alarm, family: str, onset: Onset, members: npt.NDArray[np.int64], z: Floats
+    ) -> Finding:
+        stop = min(alarm.row + AHEAD + 1, self._x.stop)
+        moves = Moves(
+            items=self._features.items,
+            columns=self._features.columns,
+            start=self._x.first_of(0),
+            steps=self._steps.rows(0, stop),
+            values=self._x.rows(0, stop),
+            raw=self._raw.rows(0, stop),
+            point=self._point.rows(0, stop),
+        )
+        facts = [self._headline(alarm, onset)]
+        if onset.last - onset.first > WIDE:
+            facts.append("The onset is gradual: no single step explains it.")
+        point = moves.at(onset.row)
+        for j in members[:3]:
+            at_onset = abs(point[j]) >= abs(z[j])
+            row, value = (onset.row, point[j]) if at_onset else (alarm.row, z[j])
+            facts.append(describe(moves, int(j), row, float(value)))
+        ratio = alarm.ratio * self._scale
+        self.dated = [*self.dated[-20:], (self._step(onset.row), ratio, onset.near)]
+        self._note(onset.row, self._step(onset.row))
+        return Finding(
+            step=self._step(onset.row),
+            interval=(self._step(onset.first), self._step(onset.last)),
+            kind=KINDS[family],
+            confidence=self._confidence(ratio, onset.near),
+            severity="bad",
+            evidence=tuple(facts),
+            top_metrics=moved_first(moves, onset.row),
+        )
+
+    def _step(self, row: int) -> int:
+        return int(self._steps.rows(row, row + 1)[0])
+
+    def _headline(self, alarm: Alarm, onset: Onset) -> str:
+        family, test, reduction = alarm.statistic.split("/")
+        rows = SCALES[test]
+        over = "one step" if rows == 1 else f"{rows} steps"
+        who = {"largest": "the strongest", "third": "the third strongest"}.get(reduction, "the")
+        what = {"rms": "mean square", "consensus": "median over groups"}.get(reduction, "member")
+        later = alarm.row - onset.row
+        when = f"; it spoke {later} rows after the onset" if later > 0 else ""
+        return (
+            f"In the {family} family {who} {what} over {over} was {alarm.ratio:.2f} times its "
+            f"threshold at step {self._step(alarm.row)}{when}."
+        )
+
+    # -- going on ----------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """All that later findings depend on: numbers, and arrays by name."""
+        n = len(self._features.items)
+        out: dict[str, Any] = {
+            "waiting": np.array([row for row, _, _ in self._waiting], np.int64),
+            "waiting_z": _stacked([z for _, z, _ in self._waiting], n),
+            "waiting_score": _stacked([score for _, _, score in self._waiting], n),
+            "dated": np.array(self.dated, np.float64).reshape(-1, 3),
+            "last_alarm": self._last_alarm,
+            "last_bad": self._last_bad,
+            "watched": np.array(self._watched, np.int64).reshape(-1, 2),
+            "number_steps": np.array(list(self.numbers), np.int64),
+            "numbers": np.array(list(self.numbers.values())).reshape(-1, len(NUMBERS)),
+        }
+        for name, part in self._parts().items():
+            out |= {f"{name}/{key}": value for key, value in part.state().items()}
+        return out
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state`."""
+        waiting = (state["waiting"].tolist(), state["waiting_z"], state["waiting_score"])
+        self._waiting = list(zip(*waiting, strict=True))
+        self.dated = [(int(step), ratio, near) for step, ratio, near in state["dated"].tolist()]
+        self._last_alarm, self._last_bad = int(state["last_alarm"]), int(state["last_bad"])
+        self._watched = [(int(row), int(step)) for row, step in state["watched"].tolist()]
+        self.numbers = dict(
+            zip(state["number_steps"].tolist(), np.array(state["numbers"]), strict=True)
+        )
+        for name, part in self._parts().items():
+            size = len(name) + 1
+            part.restore({k[size:]: v for k, v in state.items() if k.startswith(f"{name}/")})
+
+    def _parts(self) -> dict[str, Any]:
+        return {
+            "features": self._features, "scores": self._scores, "x": self._x,
+            "point": self._point, "raw": self._raw, "steps": self._steps, "ratios": self._ratios,
+            "exact": self._exact,
+        }  # fmt: skip
+
+
+def _stacked(parts: list[Floats], n: int) -> Floats:
+    return np.stack(parts) if parts else np.zeros((0, len(SCALES), n))
+
+
+def _strongest(score: Floats, family: npt.NDArray[np.str_], first: str) -> npt.NDArray[np.int64]:
+    """The features that date an alarm: the strongest of each family, and more of the `first`."""
+    order = np.argsort(-score, kind="stable")
+    mine = order[family[order] == first]
+    others = [order[family[order] == other][0] for other in np.unique(family) if other != first]
+    chosen = np.concatenate([mine[:MEMBERS], np.array(others, np.int64)])
+    return np.asarray(chosen[score[chosen] >= STRONG * score[mine[0]]], np.int64)
