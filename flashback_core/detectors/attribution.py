@@ -57,6 +57,7 @@ class Mixture:
 
     Attributes:
         temperature: What the logistic function's scores are divided by.
+        even: Share of belief that all shown causes whose signs are there get alike.
         unfit: Weight of a cause that was shown and whose signs are not there.
         unseen: Weight of a cause that was never shown, whose signs are there, after a certain rule.
         unseen_statistical: The same for all such causes together, after a statistical finding.
@@ -65,6 +66,7 @@ class Mixture:
     """
 
     temperature: float = 0.5
+    even: float = 0.1
     unfit: float = 0.03
     unseen: float = 0.3
     unseen_statistical: float = 0.3
@@ -72,7 +74,7 @@ class Mixture:
     unknown_statistical: float = 0.3
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class CauseModel:
     """Likely causes of a finding.
 
@@ -95,6 +97,12 @@ class CauseModel:
     mechanisms: Mapping[str, tuple[frozenset[str], ...]]
     mixture: Mixture = Mixture()
     provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both say the same of every finding."""
+        return isinstance(other, CauseModel) and self.to_dict() == other.to_dict()
+
+    __hash__ = None  # type: ignore[assignment]  # equal by its numbers, which are many
 
     @cached_property
     def _place(self) -> dict[str, int]:
@@ -133,20 +141,24 @@ class CauseModel:
     def mixed(self, scores: Floats, signs: frozenset[str]) -> dict[str, float]:
         """Probabilities from scores: causes that were shown, those that fit, and a rest."""
         by, statistical = self.mixture, is_statistical(signs)
+        fit = self.fitting(signs)
+        is_fit = np.array([name in fit for name in self.kinds])
         shown = _softmax(scores / by.temperature)
+        if is_fit.any():
+            shown = (1.0 - by.even) * shown + by.even * is_fit / is_fit.sum()
         n_likely = float(np.exp(-(shown * np.log(shown + 1e-12)).sum()))
-        fit = {
-            name for name, signs_of in self.mechanisms.items() if any(a <= signs for a in signs_of)
-        }
-        weights = {
-            name: float(p) * n_likely * (1.0 if name in fit else by.unfit)
-            for name, p in zip(self.kinds, shown, strict=True)
-        }
+        shown = shown * np.where(is_fit, n_likely, by.unfit)
+        weights = dict(zip(self.kinds, shown.tolist(), strict=True))
         unseen = sorted(fit - set(self.kinds))
         each = by.unseen_statistical / max(len(unseen), 1) if statistical else by.unseen
         weights |= dict.fromkeys(unseen, each)
         total = sum(weights.values()) + (by.unknown_statistical if statistical else by.unknown)
         return {name: weight / total for name, weight in weights.items()}
+
+    def fitting(self, signs: frozenset[str]) -> set[str]:
+        """Causes whose mechanism leaves these signs; what is certain outweighs statistics."""
+        telling = signs if is_statistical(signs) else signs - _STATISTICAL
+        return {k for k, leaves in self.mechanisms.items() if any(a <= telling for a in leaves)}
 
     def without(self, name: str) -> CauseModel:
         """The same model, which has never heard of the cause `name`."""

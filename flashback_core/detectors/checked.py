@@ -107,6 +107,10 @@ def _statistics(table: StepTable, n_statistics: int, min_steps: int) -> str:
     *some, last = sorted(set(SCALES.values()))
     over = f"{', '.join(str(n) for n in some)} and {last}"
     return (
-        f"{n_statistics} statistics of {len(table.names)} metrics over {over} rows, each in units "
-        "of the run's own noise; one speaks from its threshold on."
+        f"{n_statistics} statistics of {_metrics(len(table.names))} over {over} rows, each in "
+        "units of the run's own noise; one speaks from its threshold on."
     )
+
+
+def _metrics(n: int) -> str:
+    return "1 metric" if n == 1 else f"{n} metrics"

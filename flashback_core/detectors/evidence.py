@@ -76,7 +76,11 @@ def moved_first(moves: Moves, onset: int) -> tuple[MetricScore, ...]:
     begin = onset - moves.start
     z = np.abs(moves.point[:, begin : begin + SPAN])
     ranked = []
-    for j in np.flatnonzero((z >= MOVED).any(axis=1)):
+    moved = (z >= MOVED).any(axis=1)
+    itself = {moves.items[j].metric for j in np.flatnonzero(moved).tolist() if not _is_share(moves, j)}
+    for j in np.flatnonzero(moved).tolist():
+        if _is_share(moves, j) and moves.items[j].metric not in itself:
+            continue  # its share moved because the whole did
         at = int(np.argmax(z[j] >= MOVED))
         ranked.append((at, -float(z[j, at : at + 3].max()), moves.items[j].metric))
     seen: dict[str, MetricScore] = {}
@@ -84,6 +88,10 @@ def moved_first(moves: Moves, onset: int) -> tuple[MetricScore, ...]:
         step = int(moves.steps[begin + at])
         seen.setdefault(metric, MetricScore(metric=metric, score=round(-score, 2), step=step))
     return tuple(seen.values())[:TOP]
+
+
+def _is_share(moves: Moves, j: int) -> bool:
+    return moves.items[j].family == "composition"
 
 
 def describe(moves: Moves, j: int, row: int, z: float) -> str:

@@ -55,6 +55,9 @@ class FirstBadStepDetector:
         false_alarms_per_100k: Measured false alarms per 100,000 healthy steps, for the report; None
             takes the shipped figure with the shipped settings, if there is one.
 
+    Attributes:
+        causes: What names likely causes of its bad findings; None names none.
+
     Examples:
         >>> from flashback_core.testing import run_with_fault
         >>> FirstBadStepDetector().predict(run_with_fault(first_bad_step=120)).first_bad_step

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,9 @@ class RowBlock(StepTable):
     """
 
     def __init__(self, names: Sequence[str], size: int) -> None:
-        self._whole = tuple(n for n in names if n in _FIELDS and _FIELDS[n].dtype != "f8")
+        whole = [n for n in names if n in _FIELDS and _FIELDS[n].dtype != "f8"]
+        self._whole = tuple(sorted(whole, key=lambda n: _FIELDS[n].dtype == "u8"))
+        self._n_signed = sum(_FIELDS[n].dtype != "u8" for n in whole)
         self._real = tuple(n for n in names if n not in self._whole)
         self._names = tuple(n for n in names if not n.startswith("exact:"))
         self._exact = tuple(n for n in names if n.startswith("exact:"))
@@ -35,6 +38,9 @@ class RowBlock(StepTable):
         self._absent = np.array([int(_FIELDS[n].absent) & _BITS for n in self._whole], np.uint64)
         self._matrix = np.empty((size, len(self._real)))
         self._ints = np.empty((size, len(self._whole)), np.uint64)
+        self._signed = self._ints.view(np.int64)[:, : self._n_signed]
+        self._real_of = _getter(self._real)
+        self._signed_of = _getter(self._whole[: self._n_signed])
         self._steps = np.empty(size, np.int64)
         self._chosen: dict[tuple[str, ...], npt.NDArray[np.intp]] = {}
         self._first = self._stop = 0
@@ -48,14 +54,20 @@ class RowBlock(StepTable):
         """Add a row; what it lacks is unknown, what it has beside the columns is left out."""
         at = self._stop
         try:
-            self._matrix[at] = [row[name] for name in self._real]
+            self._matrix[at] = self._real_of(row)
         except (KeyError, TypeError):  # one is missing, or None
             known = (row.get(name) for name in self._real)
             self._matrix[at] = [np.nan if value is None else value for value in known]
-        self._ints[at] = self._absent
-        for i, name in enumerate(self._whole):
-            value = row.get(name)
-            if value is not None and value == value:
+        try:
+            self._signed[at] = self._signed_of(row)
+            first = self._n_signed
+        except (KeyError, TypeError, ValueError, OverflowError):  # missing, None, NaN, too large
+            first = 0
+        for i in range(first, len(self._whole)):
+            value = row.get(self._whole[i])
+            if value is None or value != value:  # NaN
+                self._ints[at, i] = self._absent[i]
+            else:
                 self._ints[at, i] = int(value) & _BITS
         self._steps[at] = step
         self._stop += 1
@@ -143,6 +155,13 @@ class RowBlock(StepTable):
         n = self._stop = len(state["block/steps"])
         self._matrix[:n], self._ints[:n] = state["block/matrix"], state["block/ints"]
         self._steps[:n] = state["block/steps"]
+
+
+def _getter(names: tuple[str, ...]) -> Callable[[Mapping[str, float]], Any]:
+    """All of `names` of a row at once."""
+    if len(names) > 1:
+        return itemgetter(*names)
+    return lambda row: [row[name] for name in names]
 
 
 class RowView:

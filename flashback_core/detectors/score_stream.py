@@ -30,6 +30,7 @@ __all__ = ["LEVEL", "SCALES", "WARM_UP", "ScoreStream"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 SCALES = {"point": 1, "window5": 5, "window16": 16, "window48": 48}
 """Rows that each test looks at."""
@@ -50,9 +51,11 @@ FIRST_TAIL = 12
 """Rows behind it at the very start of a run."""
 QUIET = {"point": 3.0, "window5": 2.5, "window16": 2.0, "window48": 2.0}
 """A largest value below this counts as this: a calm stretch makes no one sensitive."""
-SPREAD_EVERY, HISTORY_EVERY, MAX_EVERY = 8, 32, 16
-"""Rows after which the scale of a point test, center and scale of a window test, and the stretches
-of the largest value are renewed."""
+LEVEL_EVERY, SPREAD_EVERY, HISTORY_EVERY, MAX_EVERY = 2, 8, 64, 16
+"""Rows after which the level, the scale of a point test, center and scale of a window test, and the
+stretches of the largest value are renewed."""
+YOUNG_ROWS, YOUNG_EVERY = 256, 16
+"""First rows of a run, in which center and scale of a window test are renewed more often."""
 LIMIT = 1e6
 
 WARM_UP = FIRST_LEVEL + FIRST_SPREAD + FIRST_TAIL
@@ -122,7 +125,7 @@ class ScoreStream:
         rows = self.row + np.arange(n)
         z = np.empty((4, *x.shape))
         with np.errstate(invalid="ignore"):
-            self._levels(x)
+            self._levels(x, rows)
             self._point(x, rows, z)
             self._window(n, rows, z)
             size = np.abs(z)
@@ -143,6 +146,9 @@ class ScoreStream:
         for name in ("x", "level", "recent"):
             tail = self._tails[name]
             tail[new] = np.where(np.isnan(tail[new]), np.nan, x[new, :1])
+        held = self._held.get("level")
+        if held is not None:
+            held[new] = np.where(np.isnan(held[new]), np.nan, x[new, :1])
         for name in ("raw", "moved"):
             tail = self._tails[name]
             tail[:, new] = np.where(np.isnan(tail[:, new]), np.nan, 0.0)
@@ -153,18 +159,20 @@ class ScoreStream:
         self._tails[name] = joined[..., -_KEPT[name] :].copy()
         return joined
 
-    def _levels(self, x: Floats) -> None:
+    def _levels(self, x: Floats, rows: Ints) -> None:
         joined = self._joined("x", x)
         n = x.shape[1]
-        self._level = self._joined("level", _medians(joined, n, LEVEL, FIRST_LEVEL))
-        self._recent5 = _medians(joined, n, 5, 5)
+        level = self._renewed("level", joined, rows, LEVEL, FIRST_LEVEL, rows % LEVEL_EVERY == 0)
+        self._level = self._joined("level", level)
+        self._recent5 = _median_of_5(joined[:, -n - 4 :])
         self._recent = self._joined("recent", _medians(joined, n, 16, 16))
 
     def _point(self, x: Floats, rows: Ints, z: Floats) -> None:
         n = len(rows)
         moved = x - self._level[:, _LONGEST - 1 : _LONGEST - 1 + n]
         joined = self._joined("point", np.abs(moved))
-        spread = self._renewed("spread", joined, rows, SPREAD, FIRST_SPREAD, SPREAD_EVERY)
+        due = rows % SPREAD_EVERY == SPREAD_EVERY - 1
+        spread = self._renewed("spread", joined, rows, SPREAD, FIRST_SPREAD, due)
         before = self._joined("spread", spread)[:, :n]
         z[0] = moved / (MAD_TO_SIGMA * before + self._floor)
 
@@ -179,10 +187,12 @@ class ScoreStream:
             [r - level[:, at - w : at - w + n] for r, w in zip(recents, _WINDOWS, strict=True)]
         )
         joined = self._joined("raw", raw)
-        center = self._renewed("center", joined, rows, HISTORY, FIRST_HISTORY, HISTORY_EVERY)
+        every = np.where(rows < YOUNG_ROWS, YOUNG_EVERY, HISTORY_EVERY)
+        due = rows % every == every - 1
+        center = self._renewed("center", joined, rows, HISTORY, FIRST_HISTORY, due)
         moved = raw - self._delayed("center", center, n)
         joined = self._joined("moved", np.abs(moved))
-        scale = self._renewed("scale", joined, rows, HISTORY, FIRST_SPREAD, HISTORY_EVERY)
+        scale = self._renewed("scale", joined, rows, HISTORY, FIRST_SPREAD, due)
         z[1:] = moved / (MAD_TO_SIGMA * self._delayed("scale", scale, n) + self._floor)
 
     def _delayed(self, name: str, values: Floats, n: int) -> Floats:
@@ -192,10 +202,10 @@ class ScoreStream:
         return np.stack([joined[k, :, at - w : at - w + n] for k, w in enumerate(_WINDOWS)])
 
     def _renewed(
-        self, name: str, joined: Floats, rows: Ints, window: int, least: int, every: int
+        self, name: str, joined: Floats, rows: Ints, window: int, least: int, due: Bools
     ) -> Floats:
-        """The median of the last `window` rows, renewed at each `every`-th row."""
-        new = np.flatnonzero(rows % every == every - 1)
+        """The median of the last `window` rows, renewed at the rows that are `due`."""
+        new = np.flatnonzero(due)
         held = self._held.get(name)
         if held is None:
             held = np.full((*joined.shape[:-1], 1), np.nan)
@@ -276,9 +286,23 @@ def _medians(joined: Floats, n: int, window: int, least: int) -> Floats:
     return _middle(sliding_window_view(joined[..., total - n - window + 1 :], window, -1), least)
 
 
+def _median_of_5(x: Floats) -> Floats:
+    """Median of each five rows on end, (series, rows + 4) to (series, rows); NaN spreads."""
+    a, b, c, d, e = (x[:, i : x.shape[1] - 4 + i] for i in range(5))
+    low = np.maximum(np.minimum(a, b), np.minimum(c, d))
+    high = np.minimum(np.maximum(a, b), np.maximum(c, d))
+    # the median of low, high and e
+    return np.asarray(np.maximum(np.minimum(low, high), np.minimum(np.maximum(low, high), e)))
+
+
 def _medians_at(joined: Floats, ends: Ints, window: int, least: int) -> Floats:
     """The same at some rows only."""
-    return _middle(joined[..., ends[:, None] + np.arange(1 - window, 1)], least)
+    windows = sliding_window_view(joined, window, -1)
+    first = ends - (window - 1)
+    gaps = np.diff(first)
+    if len(first) > 1 and np.all(gaps == gaps[0]):  # a regular view is sorted without a gather
+        return _middle(windows[..., first[0] : first[-1] + 1 : int(gaps[0]), :], least)
+    return _middle(windows[..., first, :], least)
 
 
 def _middle(windows: Floats, least: int) -> Floats:

@@ -135,9 +135,9 @@ _SETTINGS = {
 }  # fmt: skip
 _NUMBER = r"(-?[\d.]+(?:e[+-]?\d+)?)"
 _NAMES = {
-    "router": r"router", "attention": r"attn|attention|[qkv]_proj|qkv|query|key",
+    "attention": r"attn|attention|[qkv]_proj|qkv|query|key",
     "head": r"lm_head|\bhead\b",
-}  # fmt: skip
+}
 _TIMES = re.compile(rf"{_NUMBER} times (?:the value before|that)")
 _SCHEDULE = re.compile(r"counter went from (-?\d+) to (-?\d+)")
 _MOMENTS = re.compile(r"(exp_avg_sq|square_avg|row_var|col_var|exp_avg|momentum_buffer|step) of")
@@ -162,11 +162,11 @@ def _facts(kind: str, text: str) -> set[str]:
         return _what_changed(text)
     if kind == "config_changed":
         return _settings(text)
-    if kind.startswith("lr_"):
+    if kind in ("lr_jump", "lr_off_schedule"):
         return _rate(text)
     if kind == "schedule_step":
         return _counter(text)
-    if kind in ("zero_update", "zero_gradient", "update_lost", "duplicate_samples", "nonfinite"):
+    if kind in ("zero_update", "zero_gradient", "duplicate_samples", "nonfinite"):
         return _how_many(kind, text)
     return set()
 
@@ -178,8 +178,10 @@ def _what_changed(text: str) -> set[str]:
     size = "many tensors" if several else "one tensor"
     if entries and not several:
         size = "one entry" if entries[1] == "1" else "one tensor"
+    if len(re.findall(r"\w[\w.]*router", names)) == names.count(",") + 1:
+        return {"router"}
     out = {size} if names else set()
-    if not several or len(re.findall(r"router", names)) > 1:
+    if not several:
         out |= {name for name, like in _NAMES.items() if re.search(like, names)}
     moments = set(_MOMENTS.findall(names))
     if moments and moments <= _SECOND:

@@ -35,6 +35,8 @@ STRONG = 0.4
 """Share of the strongest score that a feature needs to date an alarm."""
 CALM = 3
 """Rows after a single odd batch at which nothing may speak any more."""
+STAYS = 0.5
+"""Share of a move that is still there afterwards if it is no odd batch."""
 BATCH_FAMILIES = frozenset({"gradient", "loss", "composition", "sign"})
 """Families that a single odd batch moves, in the gradient alone, with no fault behind it."""
 WIDE = 20
@@ -275,7 +277,19 @@ class StatisticStream:
             and all(test == "point" for _, test, _ in parts)
             and after.shape[1] == CALM
             and bool((after < 1.0).all())
+            and not self._stays(alarm)
         )
+
+    def _stays(self, alarm: Alarm) -> bool:
+        """Whether what moved at an alarm is still where it moved to in the rows after it.
+
+        Their score falls although: the jump has become part of the feature's own tail.
+        """
+        score = alarm.score[0]
+        moved = score >= STRONG * score.max()
+        z = self._point.rows(alarm.row, alarm.row + 1 + CALM)[moved]
+        left = np.abs(z[:, 1:]).mean(axis=1) / np.maximum(np.abs(z[:, 0]), 1e-9)
+        return bool(np.median(left) >= STAYS)
 
     def _all_gradients_moved(self, alarm: Alarm) -> bool:
         """Whether the gradients of most groups moved together, and no histogram of updates."""

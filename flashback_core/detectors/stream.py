@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["BLOCK_ROWS", "DetectorStream"]
 
-_FORMAT = 1
-BLOCK_ROWS = 16
+_FORMAT = 2
+BLOCK_ROWS = 32
 """Rows that the statistics are worked out for at a time."""
 
 
@@ -39,7 +39,7 @@ class DetectorStream:
     What is certain (a NaN, weights that changed outside the optimizer, a repeated batch) is told at
     the row where it happens, or as soon as its rule can know. The statistics are worked out every
     `BLOCK_ROWS` rows, and an alarm waits for eight rows after it, which date it; so a statistical
-    finding comes at most 24 rows late, and is the one that `predict` makes of the whole run.
+    finding comes at most 40 rows late, and is the one that `predict` makes of the whole run.
 
     Args:
         detector: Whose thresholds hold.

@@ -56,13 +56,8 @@ def is_same_family(kind: str, other: str) -> bool:
 
 
 def ranked(finding: Finding) -> tuple[str, ...]:
-    """Fault kinds that a finding holds likely, the likeliest first; empty where it ranks none.
-
-    A detector that ranks kinds gives its findings the attribute ``causes``: names, or pairs of name
-    and probability.
-    """
-    causes = getattr(finding, "causes", None) or ()
-    return tuple(cause if isinstance(cause, str) else str(cause[0]) for cause in causes)
+    """Fault kinds that a finding holds likely, the likeliest first; empty where it ranks none."""
+    return tuple(cause.name for cause in finding.causes)
 
 
 def is_in_top(finding: Finding, fault: str) -> bool | None:

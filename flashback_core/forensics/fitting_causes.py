@@ -37,10 +37,12 @@ _STEPS = 300
 _SHARES = {"seed": 0.7, "kind": 0.2, "unknown": 0.1}
 """Weight of each judgement: 18 of the 61 kinds of the frozen list are never trained on."""
 _GRID = {
-    "temperature": (0.35, 0.5, 0.7, 1.0), "unfit": (0.03, 0.1), "unseen": (0.1, 0.3, 0.6),
-    "unseen_statistical": (0.1, 0.3, 1.0), "unknown": (0.03, 0.1, 0.2),
-    "unknown_statistical": (0.1, 0.3),
+    "temperature": (0.35, 0.5, 0.7, 1.0), "even": (0.0, 0.05, 0.1, 0.2, 0.3),
+    "unfit": (0.03, 0.1, 0.3, 1.0), "unseen": (0.1, 0.2, 0.3, 0.5, 0.8),
+    "unseen_statistical": (0.1, 0.3, 0.6, 1.0), "unknown": (0.03, 0.06, 0.1, 0.2),
+    "unknown_statistical": (0.05, 0.1, 0.2, 0.3),
 }  # fmt: skip
+_ROUNDS = 3
 _LEAST = 1e-3
 _STATED = (0.0, 0.3, 0.5, 0.7, 0.9, 1.01)
 
@@ -100,7 +102,7 @@ def fit_causes(runs: Iterable[LabelledRun], detector: FirstBadStepDetector) -> C
     if len({e.cause for e in examples}) < 2:
         return None
     folds = _folds(examples)
-    best = min(_mixtures(), key=lambda mixture: _loss(folds, mixture))
+    best = _best_mixture(folds)
     model = replace(_model(examples), mixture=best)
     facts = {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
@@ -137,7 +139,7 @@ def _model(examples: Sequence[Example]) -> CauseModel:
 
 def _scale(numbers: Sequence[Floats]) -> Floats:
     found = np.stack(numbers) if numbers else np.zeros((1, len(NUMBERS)))
-    return np.round(np.sqrt((found**2).mean(axis=0)) + 0.1, 3)
+    return np.asarray(np.round(np.sqrt((found**2).mean(axis=0)) + 0.1, 3))
 
 
 def _logistic(x: Floats, y: npt.NDArray[np.int64], n: int) -> Floats:
@@ -185,9 +187,13 @@ def _left_out(examples: Sequence[Example], what: str) -> Fold:
     return out
 
 
-def _mixtures() -> Iterator[Mixture]:
-    for values in itertools.product(*_GRID.values()):
-        yield Mixture(**dict(zip(_GRID, values, strict=True)))
+def _best_mixture(folds: dict[str, Fold]) -> Mixture:
+    """The mixture with the least loss, one of its numbers at a time."""
+    best = Mixture()
+    for _, (name, values) in itertools.product(range(_ROUNDS), _GRID.items()):
+        tried = [replace(best, **{name: value}) for value in values]
+        best = min(tried, key=lambda mixture: _loss(folds, mixture))
+    return best
 
 
 def _judged(fold: Fold, how: str, mixture: Mixture) -> list[Judged]:

@@ -62,7 +62,7 @@ MECHANISMS: dict[str, Signs] = {
     "eps_large": _any("config_changed: eps up"),
     "wd_x100": _any("config_changed: weight_decay up"),
     "beta2_changed": _any("config_changed: betas"),
-    "clip_dropped": _any("config_changed: clip", "update_shift"),
+    "clip_dropped": _any("clip_dropped", "config_changed: clip", "update_shift"),
     "dropout_high": _any("config_changed: dropout up", "config_changed: dropout down"),
     "dropout_off": _any("config_changed: dropout to zero"),
     "stuck_in_eval": _any("eval_mode"),

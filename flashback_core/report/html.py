@@ -129,8 +129,9 @@ def _checked(report: DetectionReport) -> str:
 
 def _unseen(report: DetectionReport) -> str:
     found = unseen(report.table)
+    there = "not recorded" if report.table is not None else "not at hand"
     items = "".join(
-        f"<li><strong>{esc(u.what)}</strong>: not recorded. {explained(u.consequence)} "
+        f"<li><strong>{esc(u.what)}</strong>: {there}. {explained(u.consequence)} "
         f"<em>{esc(u.how, 200)}</em></li>"
         for u in found
     )

@@ -82,6 +82,8 @@ KINDS = {
     "schedule_bent": "the learning rate began to move faster, with no jump",
     "schedule_turned": "the learning rate began to climb",
     "optimizer_step_reset": "the optimizer's own count of steps jumped or began anew",
+    "clip_dropped": "gradients are not clipped any more",
+    "clip_changed": "gradients are clipped to another norm",
     "not_enough_data": "too few steps for a verdict",
     "consensus": "many metrics left their usual range together",
     "unknown": "something changed that fits no known kind",

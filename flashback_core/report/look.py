@@ -178,6 +178,11 @@ LOOK = {
         "Look for code that makes the optimizer anew, clears its state or loads one: after a "
         "resume, load optimizer.state_dict() before the first step."
     ),
+    "clip_dropped": (
+        "Look at where the loop clips: a branch that leaves it out, an unscale that moved behind "
+        "it, a resume or a wrapper that forgot the setting."
+    ),
+    "clip_changed": _MEANT,
     "consensus": _SCALE,
     "not_enough_data": "Record more steps and judge again.",
 }

@@ -17,13 +17,18 @@ EVERY = 32
 
 
 class BatchedRule(Rule):
-    """Hands its rows on in whole batches, which cost less; subclasses have `take`."""
+    """Hands its rows on in whole batches, which cost less; subclasses have `take`.
+
+    Attributes:
+        relearn: Recent rows of declared changes.
+    """
 
     always = True
     column: ClassVar[str] = ""
 
     def __init__(self) -> None:
         super().__init__()
+        self.relearn: list[int] = []
         self._values: Floats = np.empty(0)
         self._steps: Ints = np.empty(0, np.int64)
 
@@ -44,6 +49,7 @@ class BatchedRule(Rule):
         """Hand on the batches that are whole."""
         if self.is_silent:
             return
+        self.relearn = view.book.relearn
         base = view.base - len(self._values)
         values = np.concatenate([self._values, view.column(self.column)])
         steps = np.concatenate([self._steps, view.steps])

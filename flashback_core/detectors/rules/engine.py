@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from flashback_core.detectors.rules.batches import Duplicates, Labels, Repeats
 from flashback_core.detectors.rules.book import SMALL_LR_STEP, EventBook
+from flashback_core.detectors.rules.clipping import Clipping
 from flashback_core.detectors.rules.counters import OptimizerSteps, ScheduleStep
 from flashback_core.detectors.rules.explosion import Explosion
 from flashback_core.detectors.rules.gate import Gate
@@ -41,14 +42,15 @@ SETTLE = 16
 """Rows that a run may take to settle after a declared event, beyond the windows themselves."""
 
 RULES: dict[str, Callable[[], Rule]] = {
+    "told": Told,
+    "outside": Outside,
+    "settings": Settings,
+    "clipping": Clipping,
     "nonfinite": NonFinite,
     "skip_loop": SkipLoop,
     "loss_zero": ZeroLoss,
     "stopped": StoppedGroups,
     "started": StartedGroups,
-    "told": Told,
-    "outside": Outside,
-    "settings": Settings,
     "repeats": Repeats,
     "duplicates": Duplicates,
     "labels": Labels,
@@ -62,7 +64,7 @@ RULES: dict[str, Callable[[], Rule]] = {
     "lr": LearningRate,
     "shape": ScheduleShape,
 }
-"""All rules by name, in the order in which they give a shared finding its kind."""
+"""All rules by name, in the order in which they give a shared finding its kind: causes first."""
 
 
 OUTCOMES: dict[str, Callable[[], Rule]] = {"explosion": Explosion, "learning": Learning}
@@ -246,7 +248,9 @@ class CertainRules:
             row: Values by column; what is missing is as usual.
         """
         if self._urgent is None:
-            self._urgent = Urgent(self._rules, self._last_row())
+            last = np.abs(np.diff(self._rates[-2:]))
+            moved = float(last[0]) if len(last) and np.isfinite(last[0]) else 0.0
+            self._urgent = Urgent(self._rules, self._last_row(), moved)
         return self._urgent.is_urgent(row)
 
     def _last_row(self) -> dict[str, float]:

@@ -22,6 +22,8 @@ from flashback_core.report.model import Finding, MetricScore
 
 __all__ = ["Learning"]
 
+EXCUSED = 64
+"""Rows before a divergence in which a declared change excuses it."""
 SMOOTH = 5
 """Rows of the median that stands for the loss."""
 ROWS_DENSE, ROWS_SPARSE = 100, 20
@@ -30,11 +32,11 @@ GIVEN_BACK = 0.5
 """Share of the gain whose loss is a divergence."""
 CLEAR = 4.0
 """Robust deviations of one loss that a gain must have to be one, and its loss likewise."""
-SMALL_GAIN = 0.05
+SMALL_GAIN = 0.15
 """Share of the first loss below which a gain is none yet."""
 SLIGHT = 0.1
 """Share of the whole climb up to which it has not begun."""
-HOLDS = 5
+HOLDS = 8
 """Rows for which a divergence must hold."""
 NOISE_ROWS = 64
 """Steps of the loss whose median is its noise."""
@@ -121,8 +123,10 @@ class Learning(BatchedRule):
         end = self._end(bad)
         self._climb(part, best, lost, len(smooth) if end is None else end + 1)
         if end is not None:
-            self.has_diverged = True
-            self.say(self.known(base + int(part.rows[end])), self._diverged(part, best, lost, end))
+            self.has_diverged = True  # after a declared change the loss's past says nothing
+            row = base + int(part.rows[end])
+            if not any(row - EXCUSED <= declared <= row for declared in self.relearn):
+                self.say(self.known(row), self._diverged(part, best, lost, end))
 
     def _end(self, bad: Bools) -> int | None:
         """Position of the row at which the loss has been lost for `HOLDS` rows on end."""

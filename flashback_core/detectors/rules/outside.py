@@ -130,7 +130,7 @@ class Told(Rule):
         if kind == "replica_divergence":
             text = str(event.get("text", f"Replicas differ from step {step} on."))
             metrics = {"exact:params_hash": step}
-            found = certain(step, "replica_divergence", text, metrics=metrics)
+            found = certain(step, str(event.get("kind", kind)), text, metrics=metrics)
         elif event.get("differs"):
             lost = ", ".join(str(name) for name in event["differs"])
             text = f"The run resumed at step {step}, and this did not carry over: {lost}."

@@ -175,7 +175,7 @@ class Precision(Rule):
 
     Attributes:
         largest: Largest share so far of weights without low bits.
-        entries: Weights that were counted in the last row that was looked at.
+        entries: Most weights that a histogram of updates counted.
     """
 
     gates = ("exact:low16",)
@@ -200,11 +200,11 @@ class Precision(Rule):
         """Compare with the number of weights."""
         row, low = view.base + i, view.whole("exact:low16", i)
         entries = float(sum(_count(view, name, i) for name in self.bins))
-        if low <= 0 or entries <= 0:
+        if low <= 0 or entries <= 0 or _is_spoilt(view, i):
             return
         self.dirty |= self.entries == 0.0
-        self.entries = self.entries or entries
-        share = low / entries
+        self.entries = max(self.entries, entries)  # weights that stand still are in no histogram
+        share = min(low / self.entries, 1.0)
         if share <= COARSE:
             self.largest = max(self.largest, share)
             return
@@ -217,6 +217,12 @@ class Precision(Rule):
             )
             metrics = {"exact:low16": step}
             self.say(row, certain(step, "precision_lost", text, metrics=metrics))
+
+
+def _is_spoilt(view: View, i: int) -> bool:
+    """Whether updates were NaN or infinite: a NaN has no low bits either."""
+    name = "update_nonfinite"
+    return name in view.table and _count(view, name, i) > 0
 
 
 def _count(view: View, name: str, i: int) -> float:

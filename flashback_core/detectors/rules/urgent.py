@@ -15,6 +15,8 @@ from flashback_core.detectors.rules.schedule import SAME_RATIO, SCHEDULED, TINY,
 __all__ = ["Urgent"]
 
 LARGE = 1.7e308
+TWICE = 2.0
+"""A step of the rate that is so many times the one before may be a jump."""
 _NORMS = ("update_norm", "grad_norm")
 _EVERY = (
     ("exact:step_skipped", 0.0, 0.0, 0.0),
@@ -31,13 +33,16 @@ class Urgent:
     Args:
         rules: The rules by name.
         last: The last row given to them, by column.
+        moved: Size of the rate's last step.
     """
 
-    def __init__(self, rules: Mapping[str, Rule], last: Mapping[str, float]) -> None:
+    def __init__(
+        self, rules: Mapping[str, Rule], last: Mapping[str, float], moved: float = 0.0
+    ) -> None:
         self._ranges = [*_EVERY, *(r for rule in rules.values() for r in _ranges(rule))]
         self._most = {k: n for rule in rules.values() for k, n in _growth(rule) if k in last}
         self._counts = {name: last[name] for name in self._most}
-        self._rate = last.get("lr", 0.0)
+        self._rate, self._moved = last.get("lr", 0.0), moved
         settings, schedule = rules.get("settings"), rules.get("off_schedule")
         self._digest = settings.digest if isinstance(settings, Settings) else 0
         is_known = isinstance(schedule, OffSchedule) and not schedule.is_silent
@@ -63,7 +68,8 @@ class Urgent:
 
     def _rate_moved(self, row: Mapping[str, float]) -> bool:
         before, self._rate = self._rate, row.get("lr", self._rate)
-        if abs(self._rate - before) > RELATIVE * before:
+        usual, self._moved = self._moved, abs(self._rate - before)
+        if self._moved > max(RELATIVE * before, TWICE * usual):
             return True
         planned = row.get(SCHEDULED)
         if planned is None or self._ratio is None:

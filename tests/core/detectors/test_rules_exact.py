@@ -8,9 +8,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+import flashback_core as fb
 from flashback_core.detectors.rules import CertainRules
 from flashback_core.report.model import Finding
 from flashback_core.table import MemoryTable
+from flashback_core.testing import healthy_run, run_with_fault
 
 Ints = npt.NDArray[np.int64]
 N, T0 = 400, 160
@@ -170,3 +172,27 @@ def test_a_loss_that_is_logged_now_and_then() -> None:
     rules = CertainRules()
     findings = [f for row in range(N) for f in rules.update(table[row : row + 1], ())]
     assert kinds(findings) == [("nonfinite", 175 + 51, "bad")]
+
+
+def test_a_write_that_leads_to_nan_is_named_first() -> None:
+    """A weight that was changed from outside and spoilt the gradients is the headline."""
+    run = run_with_fault(first_bad_step=120, kind="nonfinite")
+    columns = {name: run.column(name) for name in run}
+    columns["exact:outside"] = (np.arange(len(run)) == 120).astype(np.int64)
+    report = fb.FirstBadStepDetector().predict(MemoryTable(run.steps, columns))
+    assert (report.first_bad_step, report.kind) == (120, "weights_changed")
+    assert any("NaN or infinite" in text for text in report.evidence)
+
+
+def test_precision_is_silent_about_nan() -> None:
+    """Weights that are NaN have no low bits either, and are no rounded weights."""
+    run = healthy_run(80)
+    entries = sum(run.column(f"hist_update:{i}") for i in range(16))
+    columns = {name: np.array(run.column(name)) for name in run}
+    late = np.arange(80) >= 40
+    columns["exact:low16"] = np.where(late, entries, 4).astype(np.int64)
+    rules = CertainRules(only=["precision"])
+    assert [f.step for f in rules.update(MemoryTable(run.steps, columns), ())] == [40]
+    columns["update_nonfinite"] = np.where(late, 1e4, 0.0)
+    rules = CertainRules(only=["precision"])
+    assert rules.update(MemoryTable(run.steps, columns), ()) == []

@@ -15,7 +15,7 @@ from flashback_core.forensics.healthy import HEALTHY
 from flashback_core.forensics.kinds import load_kinds
 from flashback_core.forensics.outcomes import DECLARABLE, MISSED, judge, outcome_from_json
 from flashback_core.forensics.tables import LabelledRun
-from flashback_core.report.model import DetectionReport, Finding
+from flashback_core.report.model import Cause, DetectionReport, Finding
 from flashback_core.table import MemoryTable, StepTable
 
 N = 300
@@ -111,22 +111,18 @@ def test_attribution_is_of_causes_only() -> None:
 
 
 class Ranks(Says):
-    """A detector that ranks fault kinds, as pairs of name and probability."""
+    """A detector that ranks fault kinds."""
 
     def predict(self, index: StepTable) -> DetectionReport:
         """Name the steps, with likely kinds."""
         report = super().predict(index)
-        return replace(report, findings=tuple(Ranked(**_fields(f)) for f in report.findings))
+        return replace(report, findings=tuple(replace(f, causes=LIKELY) for f in report.findings))
 
 
-class Ranked(Finding):
-    """A finding with likely kinds."""
-
-    causes = (("opt_lost", 0.5), ("lr_x1_5", 0.2), ("lr_spike_loud", 0.1), ("bit_flip", 0.1))
-
-
-def _fields(finding: Finding) -> dict[str, Any]:
-    return {name: getattr(finding, name) for name in Finding.__dataclass_fields__}
+LIKELY = tuple(
+    Cause(name=name, probability=0.2, family="")
+    for name in ("opt_lost", "lr_x1_5", "lr_spike_loud", "bit_flip")
+)
 
 
 def test_ranked_kinds_are_attributions_too() -> None:

@@ -71,3 +71,23 @@ def test_spoilt_updates_are_not_still(with_nan) -> None:
     column = with_nan.table.column("group:head:update_norm")
     column[432:] = 0.0
     assert "group:head:update_norm" not in found(with_nan)
+
+
+def test_the_first_few_counts_of_a_step(make_run, make_bad) -> None:
+    """Where everything turns NaN at once, some counts are listed and the others counted."""
+    table = make_run()
+    counts = [n for n in table.names if n.endswith("nonfinite")]
+    for name in counts:
+        table.column(name)[240:] = 7
+    window = around(table, make_bad(table, 240).bad)
+    rows = [c for c in broken(window, make_bad(table, 240, kind="nonfinite")) if c.at == "7"]
+    assert len(rows) == 3
+    assert rows[-1].meaning.endswith(f"{len(counts) - 3} more counts rose at this step")
+
+
+def test_a_write_stands_above_what_it_led_to(make_run, make_bad) -> None:
+    """At one step the cause comes first."""
+    table = make_run(nan_from=240)
+    table.column("exact:outside")[240] = 1
+    found = broken(around(table, make_bad(table, 240).bad), make_bad(table, 240, kind="nonfinite"))
+    assert found[0].name == "exact:outside"

@@ -24,6 +24,11 @@ FILES = [*sorted((CORE / "detectors").rglob("*.py")), *sorted(PLUGINS.glob("_lig
 COMPUTED = {
     "KINDS[family]": set(evidence.KINDS.values()),
     "f'zero_{what}'": {"zero_gradient", "zero_update"},
+    "str(event.get('kind', kind))": {
+        "replica_divergence",
+        "weights_changed",
+        "state_changed",
+    },
     "_KINDS[change.what]": {"weights_changed", "state_changed"},
     "kind": {
         *(kind for _, _, kind in OUTSIDE),

@@ -49,3 +49,12 @@ def test_steps_are_placed_exactly() -> None:
 def test_step_ticks_are_whole() -> None:
     """A run of three steps is not labelled with half steps."""
     assert [w for _, w in step_ticks((-0.5, 2.5))] == ["0", "1", "2"]
+
+
+def test_large_values_have_short_labels() -> None:
+    """No label is a row of zeros that the room beside a chart cuts off."""
+    line = Line(steps=np.arange(3), values=np.array([1.0, 5e6, 2.5e7]), label="x")
+    panel = Panel(title="x", name="x", domain=(0.0, 2.0), lines=(line,))
+    words = [text for _, text in value_scale(panel).ticks()]
+    assert "2e7" in words or "1e7" in words
+    assert max(map(len, words)) <= 7
