@@ -7,6 +7,7 @@ records it, and at the end the step that it found stands beside the true one.
     python examples/demo.py                     # a fault drawn at random
     python examples/demo.py --fault bit_flip    # one of flashback_core.faults.kinds()
     python examples/demo.py --fault none        # nothing goes wrong
+    python examples/demo.py --fault list        # the kinds that can go wrong here
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ from flashback_core import faults
 DRAWN = ("bit_flip", "data_poison_heavy", "data_poison_subtle", "lowprec_overflow",
          "lr_spike_loud", "lr_spike_subtle")  # fmt: skip
 """Kinds from which a random fault is drawn."""
-NOT_HERE = {"replicas", "scaler"}
-"""Needs of fault kinds that this loop, one process in float32, does not have."""
+NOT_HERE = {"replicas", "scaler", "router", "buffers"}
+"""Needs of fault kinds that this loop, one process in float32, and its model do not have."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,9 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--fault", default="random", help="a fault kind, none, or random (default)")
+    parser.add_argument(
+        "--fault", default="random", help="a fault kind, none, random (default), or list"
+    )
     parser.add_argument(
         "--seed", type=int, help="draws everything; a new one each time if left out"
     )
@@ -78,15 +81,33 @@ def arguments() -> argparse.Namespace:
     found = parser.parse_args()
     if found.steps < 200:
         parser.error(f"--steps {found.steps} leaves too little before the fault; take 200 or more")
+    if found.fault == "list":
+        print("\n".join(f"{name:<30}{described(name)}" for name in possible()))
+        parser.exit()
     if found.fault not in ("random", "none"):
-        try:
-            kind = faults.kind_of(found.fault)
-        except ValueError as error:
-            parser.error(str(error))
-        missing = NOT_HERE & set(kind.needs)
-        if missing:
-            parser.error(f"--fault {found.fault} needs {', '.join(missing)}; this loop has none")
+        check(parser, found.fault)
     return found
+
+
+def possible() -> list[str]:
+    """Fault kinds that can happen in this loop."""
+    return [name for name in faults.kinds() if not NOT_HERE & set(faults.kind_of(name).needs)]
+
+
+def described(name: str) -> str:
+    """What a kind of fault does at its usual strength."""
+    return faults.make(name, step=0).description.partition("; from step")[0]
+
+
+def check(parser: argparse.ArgumentParser, name: str) -> None:
+    """Refuse a fault that does not exist or cannot happen here."""
+    try:
+        kind = faults.kind_of(name)
+    except ValueError as error:
+        parser.error(f"{error}; --fault list shows those that can happen here")
+    missing = NOT_HERE & set(kind.needs)
+    if missing:
+        parser.error(f"--fault {name} needs {', '.join(missing)}; this loop has none")
 
 
 def make_plan(given: argparse.Namespace) -> Plan:

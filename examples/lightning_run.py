@@ -2,11 +2,12 @@
 
 The model is a small regression. At step 150 a bug multiplies the learning rate by 20.
 
-    python examples/lightning_run.py
+    python examples/lightning_run.py [FOLDER]
 """
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from pathlib import Path
 
@@ -39,12 +40,11 @@ class Regression(pl.LightningModule):
         return torch.optim.AdamW(self.parameters(), lr=1e-3)
 
 
-def main() -> None:
+def main(folder: Path) -> None:
     """Train 300 steps and print what was found."""
     pl.seed_everything(1, verbose=False)
     x = torch.randn(2000, 20)
     data = DataLoader(TensorDataset(x, x.sin().sum(1, keepdim=True)), batch_size=32, shuffle=True)
-    folder = Path(tempfile.mkdtemp(prefix="flashback-example-"))
     watcher = FlashbackCallback(folder)
     trainer = pl.Trainer(
         max_steps=300, accelerator="cpu", callbacks=[watcher], logger=False,
@@ -59,4 +59,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp(prefix="flashback-example-")))

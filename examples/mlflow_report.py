@@ -20,6 +20,7 @@ STEPS, WRONG = 250, 158
 
 def main(folder: Path) -> None:
     """Train; at one step every moment of the optimizer is lost."""
+    folder.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(0)
     data, model = corpus(), SmallGPT()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)

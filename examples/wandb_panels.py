@@ -21,6 +21,7 @@ STEPS, WRONG = 250, 171
 
 def main(folder: Path) -> None:
     """Train with a learning rate that jumps for good at one step."""
+    folder.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(0)
     data, model = corpus(), SmallGPT()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)

@@ -59,8 +59,7 @@ class Online:
         """
         with np.errstate(over="ignore"):
             kept = np.where(self._short, values.astype(np.float32), values)
-        for finding in self._stream.push(step, kept, exact):
-            self._tell(finding)
+        self._tell_all(self._stream.push(step, kept, exact))
 
     def event(self, event: Mapping[str, Any]) -> None:
         """Take note of an event of the run."""
@@ -68,5 +67,9 @@ class Online:
 
     def close(self) -> None:
         """Tell what waited for rows that will not come."""
-        for finding in self._stream.finish():
+        self._tell_all(self._stream.finish())
+
+    def _tell_all(self, found: list[Finding]) -> None:
+        # of several signs of one fault the surest first: an alert is made of that one
+        for finding in sorted(found, key=lambda f: (f.step, -f.confidence)):
             self._tell(finding)

@@ -103,7 +103,8 @@ def _build(arguments: argparse.Namespace) -> int:
 def _add_fit(parts: Any) -> None:
     p = _part(parts, "fit", _fit, "fit the detector on the training split and save it",
               "Writes the detector's folder, and provenance.json beside it.")  # fmt: skip
-    p.add_argument("--data", default=_FOLDER, metavar="DIR", help=_DATA)
+    p.add_argument("--data", type=_names, default=[_FOLDER], metavar="DIR[,DIR]",
+                   help=f"{_DATA}; several with commas between")  # fmt: skip
     p.add_argument("--out", required=True, metavar="DIR", help="the folder of the detector")
     p.add_argument("--splits", type=_names, default=["train"], metavar="A,B",
                    help="train (default), or train,calibration")  # fmt: skip
@@ -113,7 +114,8 @@ def _fit(arguments: argparse.Namespace) -> int:
     from flashback_core.forensics.fitting import fit
 
     fit(arguments.data, arguments.out, splits=arguments.splits, command=_command_line())
-    print(f"{arguments.out}: fitted on {', '.join(arguments.splits)} of {arguments.data}")
+    of = ", ".join(arguments.data)
+    print(f"{arguments.out}: fitted on {', '.join(arguments.splits)} of {of}")
     return 0
 
 

@@ -12,7 +12,15 @@ import numpy as np
 from flashback_core.report.model import DetectionReport, Finding
 from flashback_core.sink import RunFiles, Sink
 from flashback_core.warn import Guard
-from flashback_plugins.panels import LOG2_EDGES, PREFIX, live_scalars, summary, tracker_name
+from flashback_plugins.panels import (
+    LOG2_EDGES,
+    PREFIX,
+    alert_text,
+    alert_title,
+    live_scalars,
+    summary,
+    tracker_name,
+)
 
 __all__ = ["LoggerSink", "TensorBoardSink", "logger_sinks"]
 
@@ -112,6 +120,13 @@ class TensorBoardSink(LoggerSink):
                 bucket_counts=[int(c) for c in bins],
                 global_step=step,
             )
+
+    def alert(self, finding: Finding) -> None:
+        """Send the finding as text, at its step."""
+        text = alert_text(finding).replace("\n", "\n\n")
+        self._writer.add_text(
+            f"{PREFIX}alert", f"**{alert_title(finding)}**\n\n{text}", finding.step
+        )
 
     def log_report(self, report: DetectionReport, files: RunFiles) -> None:
         """Send the verdict, and the report as Markdown."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from flashback_core.detectors.base import Detector
+    from flashback_core.detectors.first_bad_step import FirstBadStepDetector
     from flashback_core.report.model import DetectionReport
     from flashback_core.table import StepTable
 
@@ -101,6 +101,10 @@ def _add_detect(commands: Any) -> None:
     p.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     p.add_argument("--html", metavar="FILE", help="write the report as one HTML page")
     p.add_argument("--detector", metavar="DIR", help="a detector's folder instead of the shipped")
+    p.add_argument("--budget", type=_positive, metavar="B", help="nominal false alarms of the "
+                   "statistics per 100,000 steps (the shipped detector: 3)")  # fmt: skip
+    p.add_argument("--follow", action="store_true", help="print the findings of a run that is "
+                   "still recorded as they come, until it ends")  # fmt: skip
     p.add_argument("--run-id", metavar="ID", help="which run of a file that holds several; with "
                    "--attach the MLflow run")  # fmt: skip
     p.add_argument("--attach", action="store_true", help="attach the report to the MLflow run "
@@ -109,7 +113,23 @@ def _add_detect(commands: Any) -> None:
                    help="exit with 1 if the run is bad, 3 if there is not enough data")  # fmt: skip
 
 
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        msg = f"{text} is no budget; expected false alarms per 100,000 steps, above 0"
+        raise argparse.ArgumentTypeError(msg)
+    return value
+
+
+_positive.__name__ = "number"  # argparse says: invalid number value
+
+
 def _detect(arguments: argparse.Namespace) -> int:
+    if arguments.follow:
+        from flashback_plugins import _follow
+
+        status = _follow.run(arguments, _detector(arguments))
+        return _EXIT_CODES[status] if arguments.exit_code else 0
     report = _report_of(arguments)
     if arguments.html:
         _write_page(report, Path(arguments.html))
@@ -140,15 +160,26 @@ def _report_of(arguments: argparse.Namespace) -> DetectionReport:
     from flashback_core.source import open_run
 
     table = open_run(arguments.source, run_id=None if arguments.attach else arguments.run_id)
-    return detect(table, detector=_detector(arguments.detector))
+    return detect(table, detector=_detector(arguments))
 
 
-def _detector(folder: str | None) -> Detector | None:
-    if folder is None:
-        return None
+def _detector(arguments: argparse.Namespace) -> FirstBadStepDetector:
     from flashback_core.detectors.first_bad_step import FirstBadStepDetector
 
-    return FirstBadStepDetector.load(folder)
+    folder, budget = arguments.detector, arguments.budget
+    found = FirstBadStepDetector() if folder is None else FirstBadStepDetector.load(folder)
+    return found if budget is None else _at_budget(found, budget)
+
+
+def _at_budget(detector: FirstBadStepDetector, budget: float) -> FirstBadStepDetector:
+    from flashback_core.errors import DetectorError
+
+    try:
+        detector.score_ratio_at(budget)  # raises where no budget sets the thresholds
+    except DetectorError as error:
+        msg = f"{error}; or leave out --budget"
+        raise DetectorError(msg) from None
+    return detector.at_budget(budget)
 
 
 def _attach(report: DetectionReport, run_id: str | None) -> None:

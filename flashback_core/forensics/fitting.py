@@ -19,13 +19,21 @@ PROVENANCE = "provenance.json"
 
 
 def fitted(runs: Sequence[LabelledRun]) -> FirstBadStepDetector:
-    """The detector fitted on labelled runs."""
-    tables = [run.table for run in runs]
-    return FirstBadStepDetector().fit(tables, [run.first_bad_step for run in runs])
+    """The detector fitted on labelled runs; the tail is measured on kinds that are left out."""
+    tables, bad = [run.table for run in runs], [run.first_bad_step for run in runs]
+    kinds = [_kind_of(run) for run in runs]
+    detector = FirstBadStepDetector().fit(tables, bad, kinds=kinds)
+    detector.causes = fit_causes(runs, detector) or detector.causes
+    return detector
+
+
+def _kind_of(run: LabelledRun) -> str:
+    of = "healthy_kind" if run.first_bad_step is None else "fault_kind"
+    return str(run.facts.get(of) or run.run_id)
 
 
 def fit(
-    data: str | Path,
+    data: str | Path | Sequence[str | Path],
     out: str | Path,
     *,
     splits: Sequence[str] = ("train",),
@@ -34,7 +42,7 @@ def fit(
     """Fit on the training split of a data set and save, with ``provenance.json`` beside it.
 
     Args:
-        data: The data set.
+        data: The data set, or several.
         out: Folder of the detector.
         splits: ``train``, and ``calibration`` where thresholds may see it; never ``test``.
         command: The command line, for the provenance.
@@ -45,20 +53,25 @@ def fit(
     if "test" in splits:
         msg = "a detector is never fitted on the split 'test'; use train, or train,calibration"
         raise NoBaselineError(msg)
-    runs = [run for run in load_runs(data, splits=splits) if run.split in splits]
+    folders = [data] if isinstance(data, (str, Path)) else list(data)
+    found = [run for folder in folders for run in load_runs(folder, splits=splits)]
+    runs = [run for run in found if run.split in splits]
     if not runs:
-        msg = f"{data} holds no run of the splits {', '.join(splits)}; build more runs"
+        names = ", ".join(str(folder) for folder in folders)
+        msg = f"{names}: no run of the splits {', '.join(splits)}; build more runs"
         raise NoBaselineError(msg)
     detector = fitted(runs)
-    detector.causes = fit_causes(runs, detector) or detector.causes
     folder = detector.save(out)
-    facts = _provenance(data, runs, splits, command)
+    facts = _provenance(folders, runs, splits, command)
     (folder / PROVENANCE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     return detector
 
 
 def _provenance(
-    data: str | Path, runs: Sequence[LabelledRun], splits: Sequence[str], command: str
+    folders: Sequence[str | Path],
+    runs: Sequence[LabelledRun],
+    splits: Sequence[str],
+    command: str,
 ) -> dict[str, Any]:
     from flashback_core.forensics.score import versions
 
@@ -66,9 +79,10 @@ def _provenance(
         "command": command,
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "versions": versions(),
-        "data_fingerprint": fingerprint(data),
+        "data_fingerprints": [fingerprint(folder) for folder in folders],
         "splits": list(splits),
         "n_runs": len(runs),
         "n_healthy_runs": sum(run.first_bad_step is None for run in runs),
         "n_steps": sum(len(run.table) for run in runs),
+        "kinds": sorted({_kind_of(run) for run in runs}),
     }

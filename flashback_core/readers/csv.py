@@ -6,7 +6,7 @@ import csv
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -98,13 +98,27 @@ def _is_single(text: str) -> bool:
 
 def _of_a_tracker(texts: dict[str, list[str]], source: str) -> MemoryTable:
     cells = {name: _column(column) for name, column in texts.items()}
-    cells = {name: values for name, values in cells.items() if not np.isnan(values).all()}
+    empty = [name for name, values in cells.items() if np.isnan(values).all()]
+    cells = {name: values for name, values in cells.items() if name not in empty}
+    _refuse_empty(cells, empty, source)
     step = next((name for name in STEP_NAMES if name in cells), None)
     n = len(next(iter(texts.values()), []))
     steps = cells.pop(step) if step else np.arange(n, dtype=np.float64)
     keep = np.isfinite(steps) & _is_training(cells, n)
     columns = {name: values[keep] for name, values in cells.items()}
     return table_of(steps[keep], columns, source=source)
+
+
+def _refuse_empty(cells: Mapping[str, Any], empty: list[str], source: str) -> None:
+    """Say so where all metrics that we know are there without a number."""
+    known = [name for name in empty if dtype_of(name) or name in canonical(empty)]
+    if known and not (canonical(list(cells)) or any(map(dtype_of, cells))):
+        which = ", ".join(map(repr, known[:3]))
+        msg = (
+            f"{source}: no number in any row of {which}: empty or NaN from the first one on; "
+            "expected a metric with numbers"
+        )
+        raise SourceError(msg)
 
 
 def _column(texts: list[str]) -> npt.NDArray[Any]:

@@ -70,6 +70,23 @@ def test_checkpoint_and_function(tmp_path: Path) -> None:
     assert [(f.step, f.kind, step) for f, step in calls] == [(WRONG, "nonfinite", WRONG + 1)]
 
 
+def test_tensorboard_gets_the_alert(tmp_path: Path) -> None:
+    """TensorBoard gets the finding as text at its step, once, whatever is to be done then."""
+    pytest.importorskip("tensorboard")
+    from lightning.pytorch.loggers import TensorBoardLogger
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    logger = TensorBoardLogger(tmp_path)
+    fit(FlashbackCallback(on_detect=[]), logger=logger)
+    events = EventAccumulator(logger.log_dir)
+    events.Reload()
+    (name,) = [n for n in events.Tags()["tensors"] if n.startswith("flashback/alert")]
+    (alert,) = events.Tensors(name)
+    assert alert.step == WRONG
+    (text,) = alert.tensor_proto.string_val
+    assert text.decode().startswith(f"**flashback: first bad step {WRONG} (nonfinite)**\n\nStep")
+
+
 def test_a_function_that_fails(tmp_path: Path) -> None:
     """A function of the user's that fails is one warning; the training goes on."""
 
@@ -80,6 +97,97 @@ def test_a_function_that_fails(tmp_path: Path) -> None:
         trainer, _ = fit(FlashbackCallback(tmp_path, on_detect=fails))
     assert trainer.global_step == 21
     assert len(fb.StepSketchIndex(tmp_path / "sketch")) == 21
+
+
+SHUFFLED, LATE = 150, 48
+"""Step from which labels are shuffled, and how many rows later that is known at most."""
+
+
+class Points(torch.utils.data.IterableDataset[Any]):
+    """Points and their classes, which are those of other points from step `SHUFFLED` on."""
+
+    def __iter__(self) -> Any:
+        """The same 260 batches each time."""
+        made = torch.Generator().manual_seed(1)
+        teacher = torch.randn(8, 4, generator=made)
+        for step in range(260):
+            x = torch.randn(32, 8, generator=made)
+            y = (x @ teacher).argmax(1)
+            yield x, y if step < SHUFFLED else y[torch.randperm(32, generator=made)]
+
+
+class Classifier(pl.LightningModule):
+    """A small classifier that logs its health as others see it.
+
+    Attributes:
+        health: The health after each step.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.net = torch.nn.Sequential(
+            torch.nn.Linear(8, 24), torch.nn.Tanh(), torch.nn.Linear(24, 4)
+        )
+        self.health: list[float] = []
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        """The loss."""
+        if "flashback/health" in self.trainer.callback_metrics:
+            self.health.append(float(self.trainer.callback_metrics["flashback/health"]))
+        x, y = batch
+        return torch.nn.functional.cross_entropy(self.net(x), y)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """SGD."""
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def fit_shuffled(callback: FlashbackCallback, **settings: Any) -> tuple[Any, Classifier]:
+    """Train on labels that are shuffled after a while."""
+    module = Classifier()
+    quiet = {
+        "logger": False, "enable_checkpointing": False, "enable_progress_bar": False,
+        "enable_model_summary": False, "accelerator": "cpu", "max_epochs": 1,
+        "callbacks": [callback],
+    }  # fmt: skip
+    trainer = pl.Trainer(**quiet | settings)
+    trainer.fit(module, torch.utils.data.DataLoader(Points(), batch_size=None))
+    return trainer, module
+
+
+def test_actions_at_a_statistical_fault(tmp_path: Path) -> None:
+    """Labels that are shuffled end the fit soon: the state is kept, a function gets the finding."""
+    calls: list[Finding] = []
+    note = lambda finding, trainer: calls.append(finding)  # noqa: E731  # short
+    callback = FlashbackCallback(tmp_path, on_detect=["checkpoint", "stop", note])
+    trainer, module = fit_shuffled(callback)
+    assert SHUFFLED < trainer.global_step <= SHUFFLED + LATE
+    (finding,) = calls
+    assert abs(finding.step - SHUFFLED) <= 2
+    assert finding.confidence >= 0.9
+    (kept,) = (tmp_path / "checkpoints").iterdir()
+    assert kept.name == f"detected-after-step-{trainer.global_step - 1}.ckpt"
+    assert callback.report is not None
+    assert callback.report.first_bad_step == finding.step
+    assert module.health == [1.0] * len(module.health)  # it was stopped at once
+    assert float(trainer.callback_metrics["flashback/health"]) == 0.0
+
+
+def test_health_after_a_statistical_fault(tmp_path: Path) -> None:
+    """The health goes from 1 to 0 once, soon after the fault, and stays there."""
+    trainer, module = fit_shuffled(FlashbackCallback(tmp_path))
+    assert trainer.global_step == 260
+    at = module.health.index(0.0)
+    assert SHUFFLED < at <= SHUFFLED + LATE
+    assert module.health == [1.0] * at + [0.0] * (len(module.health) - at)
+
+
+@pytest.mark.parametrize(("sure", "steps"), [(0.995, 260), (0.5, 160)])
+def test_sure(tmp_path: Path, sure: float, steps: int) -> None:
+    """`sure` says from which confidence on a finding is acted on: later, or never."""
+    trainer, _ = fit_shuffled(FlashbackCallback(tmp_path, on_detect="stop", sure=sure))
+    assert trainer.global_step == steps
 
 
 def test_unknown_action() -> None:

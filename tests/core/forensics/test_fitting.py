@@ -21,7 +21,7 @@ def test_fit_is_on_training_runs_and_says_on_which(data: Path, tmp_path: Path) -
     assert made.thresholds == again.thresholds == same.thresholds
     facts = json.loads((tmp_path / "d" / "provenance.json").read_text("utf-8"))
     assert (facts["n_runs"], facts["splits"]) == (4, ["train"])
-    assert facts["data_fingerprint"] == fingerprint(data)
+    assert facts["data_fingerprints"] == [fingerprint(data)]
     assert facts["versions"]["numpy"]
 
 

@@ -81,6 +81,7 @@ def test_a_very_long_cell(tmp_path: Path) -> None:
         ("step,loss\n", "holds 1 rows"),
         ("apples,pears\n1,2\n", r"no column is a metric .*\(columns: apples, pears\)"),
         ("step\n1\n2\n", r"no column is a metric"),
+        ("step,train/loss,x\n1,nan,3\n2,,4\n", "no number in any row of 'train/loss'"),
         ("PAR1\x00\x01\n\x00\n", "no column is a metric|cannot be read as CSV"),
     ],
 )
