@@ -74,6 +74,13 @@ class Mixture:
     unknown_statistical: float = 0.3
 
 
+def _fits(alternative: frozenset[str], signs: frozenset[str]) -> bool:
+    """Whether the signs of an alternative are there, and those behind ``!`` are not."""
+    return all(
+        (sign[1:] not in signs) if sign[:1] == "!" else sign in signs for sign in alternative
+    )
+
+
 @dataclass(frozen=True, eq=False)
 class CauseModel:
     """Likely causes of a finding.
@@ -84,7 +91,8 @@ class CauseModel:
         scale: Scale of each number, (len(NUMBERS),).
         weights: Of signs, numbers and a constant, (signs + numbers + 1, kinds).
         families: Coarse class of each cause, shown or not.
-        mechanisms: Signs that each cause can leave: alternatives, of which one has to be there.
+        mechanisms: Signs that each cause can leave: alternatives, of which one has to be there; a
+            sign behind ``!`` must not be there.
         mixture: How the parts are weighed.
         provenance: Where it comes from, for people.
     """
@@ -158,7 +166,9 @@ class CauseModel:
     def fitting(self, signs: frozenset[str]) -> set[str]:
         """Causes whose mechanism leaves these signs; what is certain outweighs statistics."""
         telling = signs if is_statistical(signs) else signs - _STATISTICAL
-        return {k for k, leaves in self.mechanisms.items() if any(a <= telling for a in leaves)}
+        return {
+            k for k, leaves in self.mechanisms.items() if any(_fits(a, telling) for a in leaves)
+        }
 
     def without(self, name: str) -> CauseModel:
         """The same model, which has never heard of the cause `name`."""

@@ -77,7 +77,9 @@ def moved_first(moves: Moves, onset: int) -> tuple[MetricScore, ...]:
     z = np.abs(moves.point[:, begin : begin + SPAN])
     ranked = []
     moved = (z >= MOVED).any(axis=1)
-    itself = {moves.items[j].metric for j in np.flatnonzero(moved).tolist() if not _is_share(moves, j)}
+    itself = {
+        moves.items[j].metric for j in np.flatnonzero(moved).tolist() if not _is_share(moves, j)
+    }
     for j in np.flatnonzero(moved).tolist():
         if _is_share(moves, j) and moves.items[j].metric not in itself:
             continue  # its share moved because the whole did

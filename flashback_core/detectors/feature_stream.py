@@ -47,6 +47,8 @@ noise in update norms and their shares."""
 RATE_EDGE = 1e-4  # keeps the logit of a rate of 0 or 1 finite
 TINY_RATE = 1e-3
 LOSS_UNIT = 1e-6  # below this a loss counts as zero, and its logarithm is flat
+FAR = 1.5
+"""Distance to the row before, over the one before it, from which on rows are missing between."""
 ONE_BIN = 0.8
 """Share of one bin from which on a histogram says only that an edge was crossed."""
 
@@ -136,6 +138,8 @@ class FeatureStream:
         self._last_log = np.full(len(self.columns), np.nan)
         self._last_lr = np.full(2, np.nan)
         self._peak_lr = 0.0
+        self._last_step: int | None = None
+        self._last_gap = 0.0
 
     def _plan(self, parts: list[_Part]) -> None:
         def chosen(*how: str) -> npt.NDArray[np.int64]:
@@ -177,7 +181,7 @@ class FeatureStream:
             self.raw = np.empty((len(self.columns), n))
             return np.empty((len(self.items), n))
         self.raw = raw = _matrix(table, self.columns)
-        values = self._raw_features(raw)
+        values = self._raw_features(raw, self._gaps(table.steps))
         skipped = _skipped(table)
         blurred = skipped | self._is_tiny(raw)
         if blurred.any():
@@ -185,7 +189,15 @@ class FeatureStream:
             values[np.ix_(self._after, blurred)] = np.nan
         return self._filled(values)
 
-    def _raw_features(self, raw: Floats) -> Floats:
+    def _gaps(self, steps: npt.NDArray[np.int64]) -> Floats:
+        """Steps since the row before; NaN where they are far more than at the row before that."""
+        first = int(steps[0]) - 1 if self._last_step is None else self._last_step
+        gaps = np.diff(steps, prepend=first).astype(np.float64)
+        before = np.concatenate([[self._last_gap or gaps[0]], gaps[:-1]])
+        self._last_step, self._last_gap = int(steps[-1]), float(gaps[-1])
+        return np.where(gaps > FAR * before, np.nan, gaps)
+
+    def _raw_features(self, raw: Floats, gaps: Floats) -> Floats:
         """Every feature; NaN where it is not defined."""
         usable = np.isfinite(raw) & (raw > 0)
         logs = np.log(np.where(usable, raw, 1.0))
@@ -201,7 +213,7 @@ class FeatureStream:
             out[self._logit] = self._logits(raw)
         if len(self._growth):
             before = np.column_stack([self._last_log[self._growth_of], logs[self._growth_of, :-1]])
-            out[self._growth] = logs[self._growth_of] - before
+            out[self._growth] = (logs[self._growth_of] - before) / gaps
         self._last_log = logs[:, -1].copy()
         self._histograms(raw, logs, out)
         return out
@@ -291,12 +303,16 @@ class FeatureStream:
             "last_log": self._last_log,
             "last_lr": self._last_lr,
             "peak_lr": self._peak_lr,
+            "last_step": -1 if self._last_step is None else self._last_step,
+            "last_gap": self._last_gap,
             "bins": np.array(list(bins.values()), np.str_),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from `state`."""
         self.row, self._peak_lr = int(state["row"]), float(state["peak_lr"])
+        self._last_step = int(state["last_step"]) if self.row else None
+        self._last_gap = float(state["last_gap"])
         self.first = np.array(state["first"], np.int64)
         self._last, self._last_log = np.array(state["last"]), np.array(state["last_log"])
         self._last_lr = np.array(state["last_lr"])

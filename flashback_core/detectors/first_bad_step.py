@@ -74,8 +74,11 @@ class FirstBadStepDetector:
         min_steps: int = WARM_UP,
         false_alarms_per_100k: float | None = None,
     ) -> None:
-        if not (budget > 0 and min_steps >= 1):
-            msg = f"budget={budget}, min_steps={min_steps}: a budget is above 0, steps at least 1"
+        if not (_is_amount(budget) and _is_amount(min_steps) and min_steps >= 1):
+            msg = (
+                f"budget={budget!r}, min_steps={min_steps!r}: a budget is a number above 0, steps "
+                "are at least 1"
+            )
             raise DetectorError(msg)
         self.budget, self.min_steps = float(budget), min_steps
         self._tail: Tail | None = None
@@ -151,7 +154,15 @@ class FirstBadStepDetector:
 
         Raises:
             NoBaselineError: If the runs hold no healthy step with a score.
+            DetectorError: If the lists are not of one length.
         """
+        lengths = {len(indexes), len(first_bad_steps), len(kinds or indexes)}
+        if len(lengths) > 1:
+            msg = (
+                f"{len(indexes)} runs, {len(first_bad_steps)} first bad steps, "
+                f"{len(kinds or indexes)} kinds; expected one of each for every run"
+            )
+            raise DetectorError(msg)
         found = fitted(indexes, first_bad_steps, kinds, min_steps=self.min_steps)
         self._levels, self._tail = found.levels, found.tail
         self._confidence = found.confidence
@@ -161,14 +172,16 @@ class FirstBadStepDetector:
     def predict(self, index: StepTable) -> DetectionReport:
         """Report on `index`, which stays as it was."""
         findings: list[Finding] = []
+        judged = 0
         for _, table in series_of(index):
             series = self.series((*table.names, *table.exact_names))
             series.update(table, index.events)
             series.finish()
             findings += series.findings()
+            judged = max(judged, series.statistics.n_judged)
         facts = report_facts(
             index,
-            n_statistics=len(self._levels),
+            n_statistics=judged,
             budget=None if self._tail is None else self.budget,
             min_steps=self.min_steps,
             false_alarms=self.false_alarms_per_100k,
@@ -180,6 +193,7 @@ class FirstBadStepDetector:
             last_step=int(index.steps[-1]) if len(index) else None,
             source=index.source,
             facts=facts,
+            is_judged=judged > 0,
         ).with_table(index)
 
     def stream(self, *, state: Mapping[str, Any] | None = None) -> DetectorStream:
@@ -208,13 +222,18 @@ class FirstBadStepDetector:
         last_step: int | None,
         source: str = "",
         facts: Mapping[str, Any] | None = None,
+        is_judged: bool = True,
     ) -> DetectionReport:
-        """The report that says `findings` of a run of `n_steps` rows."""
+        """The report that says `findings` of a run of `n_steps` rows.
+
+        `is_judged` says whether any column held what a statistic can judge.
+        """
         found = sorted(findings, key=lambda f: (f.step, f.severity != "bad"))
         bad = any(f.severity == "bad" for f in found)
-        enough = n_steps >= self.min_steps
+        enough = n_steps >= self.min_steps and is_judged
         if not (bad or enough):
-            found.append(_too_short(n_steps, first_step or 0, self.min_steps))
+            needed = self.min_steps if n_steps < self.min_steps else None
+            found.append(_too_little(n_steps, first_step or 0, needed))
         return DetectionReport(
             status="bad" if bad else "healthy" if enough else "not_enough_data",
             n_steps=n_steps,
@@ -305,10 +324,19 @@ def series_of(table: StepTable) -> Iterator[tuple[npt.NDArray[np.int64], StepTab
         yield mine, MemoryTable(table.steps[mine], columns, events=table.events)
 
 
-def _too_short(n_rows: int, step: int, needed: int) -> Finding:
+def _is_amount(value: Any) -> bool:
+    """Whether a value is a finite number above 0."""
+    is_number = isinstance(value, (int, float, np.integer, np.floating))
+    return is_number and bool(0 < value < np.inf)
+
+
+def _too_little(n_rows: int, step: int, needed: int | None) -> Finding:
     text = (
         f"{n_rows} steps are too few for a verdict: the statistics need {needed} to learn what "
         "is normal in this run. Nothing certain was found."
+        if needed
+        else "No column holds anything that can be judged: expected a loss, gradient or update "
+        "norms with values that are not NaN."
     )
     return Finding(
         step=step, interval=(step, step), kind="not_enough_data", confidence=0.0,

@@ -58,7 +58,7 @@ YOUNG_ROWS, YOUNG_EVERY = 256, 16
 """First rows of a run, in which center and scale of a window test are renewed more often."""
 LIMIT = 1e6
 
-WARM_UP = FIRST_LEVEL + FIRST_SPREAD + FIRST_TAIL
+WARM_UP = FIRST_LEVEL + FIRST_SPREAD + FIRST_TAIL + SPREAD_EVERY
 """Rows before the first point test; the window tests begin later."""
 
 _WINDOWS = tuple(rows for name, rows in SCALES.items() if name != "point")

@@ -126,6 +126,17 @@ class StatisticStream:
         return self._reduction.names
 
     @property
+    def n_judged(self) -> int:
+        """Statistics of features that have had a value and that have a level."""
+        begun = self._features.first >= 0
+        families = set(self._family[begun].tolist()) | ({ALL} if begun.any() else set())
+        has_level = np.isfinite(self._thresholds[:, 0])
+        return sum(
+            bool(known) and name.split("/")[0] in families
+            for name, known in zip(self.names, has_level, strict=True)
+        )
+
+    @property
     def n_rows(self) -> int:
         """Rows that came so far."""
         return self._x.stop

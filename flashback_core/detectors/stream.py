@@ -160,8 +160,13 @@ class DetectorStream:
     def report(self) -> DetectionReport:
         """The report on the rows so far, without the run's table."""
         merged = [f for series in self._series.values() for f in series.findings()]
+        judged = any(series.statistics.n_judged for series in self._series.values())
         return self._detector.report(
-            merged, n_steps=self.n_rows, first_step=self._first, last_step=self._last
+            merged,
+            is_judged=judged or not self.n_rows,
+            n_steps=self.n_rows,
+            first_step=self._first,
+            last_step=self._last,
         )
 
     # -- going on ----------------------------------------------------------------------------

@@ -10,7 +10,8 @@ from __future__ import annotations
 __all__ = ["MECHANISMS", "Signs"]
 
 Signs = tuple[frozenset[str], ...]
-"""Alternatives: sets of signs (`detectors.signature.signs_of`), of which one has to be there."""
+"""Alternatives: sets of signs (`detectors.signature.signs_of`), of which one has to be there; one
+behind ``!`` must not."""
 
 _RATE_KINDS = ("lr_jump", "lr_off_schedule")
 
@@ -53,7 +54,7 @@ MECHANISMS: dict[str, Signs] = {
     "lowprec_overflow": _any("outlier", "distribution_shift"),
     "nan_one": _any("nonfinite: one entry"),
     "opt_lost": _any(_STATE_MANY, "resume_discontinuity"),
-    "opt_lost_nobc": _any(_STATE_MANY),
+    "opt_lost_nobc": _any((_STATE_MANY, "!optimizer_step_reset")),
     "m_lost": _any("state_changed: first moment only"),
     "adam_step_reset": _any("optimizer_step_reset", "state_changed: step only"),
     "v_flip_up": _any(_SECOND),

@@ -75,8 +75,8 @@ class CertainRules:
     """All certain rules over one optimizer's series.
 
     The findings depend neither on how the rows are cut into chunks nor on later rows; a finding is
-    given once, at most 32 rows after its step, and stays as it is. An event should be known when
-    its row is given, a declaration at the latest one row later.
+    given once, at most 32 rows after its step (a slow divergence later), and stays as it is. An
+    event should be known when its row is given, a declaration at the latest one row later.
 
     Args:
         only: Names of the rules, of those in `RULES` and `OUTCOMES`; None for all.

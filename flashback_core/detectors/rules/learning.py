@@ -184,7 +184,9 @@ class Learning(BatchedRule):
         size, gain = max(abs(start), 1e-12), start - self.best[0]
         rose = float(np.median(smooth[len(smooth) // 2 :])) - start
         climbs = gain <= noise and rose > 3 * noise
-        flat = gain <= 0.01 * size and gain <= 4 * noise / np.sqrt(SMOOTH) and noise < 0.01 * size
+        # the best of so many medians of noise, with a fifth to spare
+        luck = 1.5 * np.sqrt(2 * np.log(self.smooth.n) / SMOOTH)
+        flat = gain <= 0.01 * size and gain <= luck * noise and noise < 0.01 * size
         if not (climbs or flat):
             return None
         text = (

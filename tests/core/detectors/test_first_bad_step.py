@@ -240,3 +240,27 @@ def test_a_milestone_is_reported_as_a_change() -> None:
     report = DETECTOR.predict(rebuilt(run, **{name: drop * run.column(name) for name in names}))
     assert report.status == "healthy"
     assert [(f.step, f.kind) for f in report.changes] == [(250, "lr_milestone")]
+
+
+def test_missing_rows_are_no_fault() -> None:
+    """Fifty steps that nobody logged do not make the weights jump."""
+    run = healthy_run(400)
+    keep = (np.arange(400) < 200) | (np.arange(400) >= 250)
+    report = DETECTOR.predict(run[keep])
+    assert (report.status, report.findings) == ("healthy", ())
+
+
+@pytest.mark.parametrize("columns", [{"val_acc": np.ones(99)}, {"loss": np.full(99, np.nan)}, {}])
+def test_nothing_to_judge(columns: dict[str, np.ndarray]) -> None:
+    """A table without a column that can be judged gets no verdict, whatever its length."""
+    report = DETECTOR.predict(MemoryTable(np.arange(99), columns))
+    assert report.status != "healthy"
+
+
+def test_settings_that_are_no_numbers() -> None:
+    """A budget in words, an endless one, and lists of different lengths are clear errors."""
+    for budget in ("1", float("inf"), float("nan"), None):
+        with pytest.raises(DetectorError, match="a number above 0"):
+            FirstBadStepDetector(budget=budget)  # type: ignore[arg-type]  # that is the point
+    with pytest.raises(DetectorError, match="one of each"):
+        FirstBadStepDetector().fit([healthy_run(99)], [None, None])
