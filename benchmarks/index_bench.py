@@ -38,14 +38,16 @@ GOALS = {
 }
 
 
-def main() -> None:
+def main(*, quick: bool = False) -> None:
     """Print the table, or with ``--json`` one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=1200, help="real steps to record")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--steps", type=int, default=1_000_000, help="steps of the long index")
     parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(None if __name__ == "__main__" else [])
+    if quick:
+        arguments.rows, arguments.rounds, arguments.steps = 400, 5, 100_000
     with tempfile.TemporaryDirectory(prefix="flashback-bench-") as folder:
         figures = measure(Path(folder), arguments.rows, arguments.rounds, arguments.steps)
     if arguments.json:

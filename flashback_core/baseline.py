@@ -177,4 +177,8 @@ def _without_lead(x: Floats) -> tuple[Floats, int]:
 
 
 def _with_lead(values: Floats, lead: int, shape: tuple[int, ...]) -> Floats:
-    return np.pad(values, ((0, 0), (lead, 0)), constant_values=np.nan).reshape(shape)
+    if not lead:
+        return values.reshape(shape)
+    whole = np.full((len(values), lead + values.shape[1]), np.nan)
+    whole[:, lead:] = values
+    return whole.reshape(shape)

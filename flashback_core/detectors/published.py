@@ -187,7 +187,7 @@ class PublishedDetector(FirstBadStepDetector):
         Raises:
             DetectorError: Always.
         """
-        msg = "the published detector looks at the whole run; only version 2 works row by row"
+        msg = "the published detector looks at the whole run; take a detector of version 2"
         raise DetectorError(msg)
 
     def _set(self, win: int, k_cal: float, min_votes: int) -> None:

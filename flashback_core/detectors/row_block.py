@@ -36,6 +36,8 @@ class RowBlock(StepTable):
         self._at = {name: i for i, name in enumerate(self._real)}
         self._whole_at = {name: i for i, name in enumerate(self._whole)}
         self._absent = np.array([int(_FIELDS[n].absent) & _BITS for n in self._whole], np.uint64)
+        self._unknown: list[int] = self._absent.tolist()
+        self._bare_at = {name[6:]: i for i, name in enumerate(self._whole)}
         self._matrix = np.empty((size, len(self._real)))
         self._ints = np.empty((size, len(self._whole)), np.uint64)
         self._signed = self._ints.view(np.int64)[:, : self._n_signed]
@@ -85,11 +87,12 @@ class RowBlock(StepTable):
         at, n = self._stop, len(values)
         self._matrix[at, :n] = values
         self._matrix[at, n:] = [exact.get(name[6:], np.nan) for name in self._real[n:]]
-        self._ints[at] = self._absent
+        whole = self._unknown.copy()
         for name, value in exact.items():
-            i = self._whole_at.get("exact:" + name)
+            i = self._bare_at.get(name)
             if i is not None:
-                self._ints[at, i] = int(value) & _BITS
+                whole[i] = int(value) & _BITS
+        self._ints[at] = whole
         self._steps[at] = step
         self._stop += 1
 

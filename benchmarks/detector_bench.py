@@ -1,0 +1,95 @@
+"""What the detector costs: CPU time of a step online, of 100,000 steps offline, memory.
+
+Run ``python -m benchmarks detector``. The rows are a made-up healthy run of 128 metrics and the
+exact fields; times are CPU times of the process, the smallest of the rounds, since other work on
+the machine only adds.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+
+import flashback_core as fb
+from flashback_core.schema import EXACT_FIELDS
+from flashback_core.testing import healthy_run
+
+__all__ = ["main"]
+
+GOALS = {
+    "online, row as a mapping, us a step": "50 (10)",
+    "online, row as a recorder has it, us a step": "50 (10)",
+    "offline, s per 100,000 steps": "5 (1)",
+    "state of the stream, MB": "bounded",
+}
+
+
+def main(*, quick: bool = False) -> None:
+    """Print the table."""
+    n, rounds = (2_000, 3) if quick else (8_000, 8)
+    print(f"{'figure':46} {'measured':>9}   goal (stretch)")
+    for name, value in measure(n, rounds).items():
+        print(f"{name:46} {value:>9.2f}   {GOALS.get(name, '')}")
+
+
+def measure(n: int, rounds: int) -> dict[str, float]:
+    """All figures, by name."""
+    table, detector = run(n), fb.FirstBadStepDetector()
+    columns = {name: table.column(name).tolist() for name in table}
+    rows = [{"step": i, **{k: v[i] for k, v in columns.items()}} for i in range(n)]
+    values = table.values
+    exact = [{k[6:]: v[i] for k, v in columns.items() if k.startswith("exact:")} for i in range(n)]
+
+    def by_mapping() -> None:
+        stream = detector.stream()
+        for row in rows:
+            stream.update(row)
+
+    def by_recorder() -> None:
+        stream = detector.stream()
+        stream.begin((*table.names, *table.exact_names))
+        for i in range(n):
+            stream.push(i, values[i], exact[i])
+
+    stream = detector.stream()
+    for row in rows[:1000]:
+        stream.update(row)
+    size = sum(np.asarray(v).nbytes for v in stream.state().values())
+    return {
+        "online, row as a mapping, us a step": 1e6 * best(by_mapping, rounds) / n,
+        "online, row as a recorder has it, us a step": 1e6 * best(by_recorder, rounds) / n,
+        "offline, s per 100,000 steps": 1e5 * best(lambda: detector.predict(table), rounds) / n,
+        "state of the stream, MB": size / 1e6,
+    }
+
+
+def run(n: int) -> fb.MemoryTable:
+    """A healthy run with every exact field known."""
+    healthy = healthy_run(n)
+    columns = {name: np.asarray(healthy.column(name)) for name in healthy}
+    columns |= {f.column: np.full(n, f.absent, f.dtype) for f in EXACT_FIELDS}
+    columns["exact:optimizer"] = np.zeros(n, np.int64)
+    columns["exact:config_hash"] = np.full(n, 2**63 + 5, np.uint64)
+    columns["exact:scheduler_step"] = np.arange(n)
+    columns["exact:opt_steps"] = np.arange(n)
+    columns["exact:lr_scheduled"] = columns["lr"].astype(np.float64)
+    return fb.MemoryTable(np.arange(n), columns)
+
+
+def best(act: Callable[[], object], rounds: int) -> float:
+    """Smallest CPU time of some rounds, in seconds."""
+    times = []
+    for _ in range(rounds):
+        start = time.process_time()
+        act()
+        times.append(time.process_time() - start)
+    return min(times)
+
+
+if __name__ == "__main__":
+    main()
