@@ -18,8 +18,9 @@ SAME = 0.01
 """Relative difference up to which two limits are one."""
 LEARNT = 8
 """Rows clipped to one limit after which it is the loop's."""
-OVER = 1.05
-"""Norms so many times the limit that were not clipped say that clipping has stopped."""
+OVER = 2.0
+"""Norms so many times the limit that were not clipped say that clipping has stopped; shorter ones
+may pass under a limit that somebody raised."""
 REACH = 16
 """Rows within which rows that were not clipped belong together."""
 _FACTOR, _NORM = "exact:clip_coef", "grad_norm"
@@ -33,16 +34,20 @@ class Clipping(WaitingRule):
         n_bound: Rows that were clipped to it.
         over: Rows on end that were over it and not clipped, and the step of the first of them.
         other, n_other: Another limit that rows were clipped to since, and how many.
+        since: Row of the last declared change.
     """
 
     always = True
     gates = (_FACTOR, _NORM)
-    keep: ClassVar[tuple[str, ...]] = ("limit", "n_bound", "over", "other", "n_other")
+    keep: ClassVar[tuple[str, ...]] = (
+        "limit", "n_bound", "over", "other", "n_other", "since",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         super().__init__()
         self.limit = self.other = 0.0
         self.n_bound = self.n_other = 0
+        self.since = -1
         self.over = [0, 0, 0]
 
     def hits(self, view: View) -> Bools | None:
@@ -61,7 +66,9 @@ class Clipping(WaitingRule):
         factor, norm = view.column(_FACTOR), view.column(_NORM)
         bound = hits & (factor < BOUND)
         bound &= np.abs(factor * norm - self.limit) <= SAME * self.limit
-        if self.n_bound >= LEARNT and bool((bound == hits).all()):
+        last = view.base + len(view) - 1
+        is_declared = any(self.since < row <= last for row in view.book.relearn)
+        if self.n_bound >= LEARNT and not is_declared and bool((bound == hits).all()):
             self.n_bound, self.n_other, self.over = self.n_bound + int(bound.sum()), 0, [0, 0, 0]
             return
         super().run(view, hits)
@@ -70,12 +77,20 @@ class Clipping(WaitingRule):
         """Learn the limit, or see that it is gone or another one."""
         if view.skipped(i):
             return
+        self._relearn(view, view.base + i)
         factor, norm = float(view.column(_FACTOR)[i]), float(view.column(_NORM)[i])
         if factor < BOUND:
             self.over = [0, 0, 0]
             self._bound(view, i, factor * norm)
         elif self.n_bound >= LEARNT:
             self._free(view, i, norm)
+
+    def _relearn(self, view: View, row: int) -> None:
+        """Forget the limit at a declared change: it may be the limit's own."""
+        declared = [r for r in view.book.relearn if self.since < r <= row]
+        if declared:
+            self.since, self.n_bound, self.n_other, self.dirty = declared[-1], 0, 0, True
+            self.over = [0, 0, 0]
 
     def _bound(self, view: View, i: int, left: float) -> None:
         if abs(left - self.limit) <= SAME * self.limit:

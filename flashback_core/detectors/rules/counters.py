@@ -179,14 +179,15 @@ class OptimizerSteps(_Counter):
     """The smallest step count in the optimizer's state goes back or jumps.
 
     A tensor that gets its first gradient begins its count at 1, which is no fault: the number of
-    tensors without a gradient falls in the same row.
+    tensors without a gradient falls in the same row. Where writes to the state from outside are
+    watched, a reset is one of them.
     """
 
     field = "exact:opt_steps"
 
     def wants(self, table_names: object) -> list[str]:
         """The count, and the tensors that it leaves out."""
-        names = (self.field, "exact:no_grads")
+        names = (self.field, "exact:no_grads", "exact:outside")
         return [n for n in names if n in table_names]  # type: ignore[operator]  # names
 
     def learnt(self, is_same: bool) -> None:
@@ -201,6 +202,10 @@ class OptimizerSteps(_Counter):
         is_new = 0 <= view.whole("exact:no_grads", i) < before
         if is_new or (now < last and view.book.near(row, view.book.freezing)):
             return
+        if view.has("exact:outside"):
+            outside = int(view.whole("exact:outside", i))
+            if outside >= 0 and not outside & 2:  # the optimizer itself began to count a tensor
+                return
         if now == last:  # the tensors that have a count got no gradient: nothing was reset
             return
         if self.may_speak(row, "optimizer_step_reset"):

@@ -35,8 +35,8 @@ def found(
 @pytest.mark.parametrize("size", [1, 16, N])
 def test_clipping_that_stops(size: int) -> None:
     """From the first step that would have been clipped and was not."""
-    (finding,) = found(np.where(np.arange(N) < 150, clipped(0.7), 1.0), size)
-    first = 150 + int(np.argmax(NORM[150:] > 0.7 * 1.05))
+    (finding,) = found(np.where(np.arange(N) < 150, clipped(0.4), 1.0), size)
+    first = 150 + int(np.argmax(NORM[150:] > 2 * 0.4))
     assert (finding.step, finding.kind, finding.severity) == (first, "clip_dropped", "bad")
 
 
@@ -55,6 +55,15 @@ def test_healthy() -> None:
     assert found(np.ones(N)) == []
     assert found(rng.uniform(0.3, 0.9, N)) == []
     assert found(np.full(N, np.nan)) == []
+
+
+def test_a_raised_limit_is_not_feared() -> None:
+    """Norms a little over the old limit that pass say nothing; declared, not even large ones."""
+    raised = np.where(np.arange(N) < 150, 0.7, 1.2)
+    assert {f.severity for f in found(clipped(raised))} <= {"change"}
+    event = {"event": "expect", "step": 150, "kind": "clip"}
+    for limit in (1.2, 1e9):
+        assert found(clipped(np.where(np.arange(N) < 150, 0.4, limit)), N, (event,)) == []
 
 
 def test_declared() -> None:

@@ -196,3 +196,12 @@ def test_precision_is_silent_about_nan() -> None:
     columns["update_nonfinite"] = np.where(late, 1e4, 0.0)
     rules = CertainRules(only=["precision"])
     assert rules.update(MemoryTable(run.steps, columns), ()) == []
+
+
+def test_a_count_that_the_optimizer_began_itself() -> None:
+    """A thawed tensor counts from 1: no reset, as nothing wrote to the state from outside."""
+    counts = np.where(np.arange(N) < T0, np.arange(N) + 1, np.arange(N) - T0 + 1)
+    outside = np.zeros(N, np.int64)
+    assert found(opt_steps=counts, outside=outside) == []
+    outside[T0] = 2
+    assert ("optimizer_step_reset", T0, "bad") in kinds(found(opt_steps=counts, outside=outside))
