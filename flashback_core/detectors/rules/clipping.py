@@ -18,9 +18,11 @@ SAME = 0.01
 """Relative difference up to which two limits are one."""
 LEARNT = 8
 """Rows clipped to one limit after which it is the loop's."""
-OVER = 2.0
-"""Norms so many times the limit that were not clipped say that clipping has stopped; shorter ones
-may pass under a limit that somebody raised."""
+OVER = 1.05
+"""Norms so many times the limit that were not clipped are over it."""
+FAR, ENOUGH = 2.0, 2
+"""So many norms so far over it say that clipping has stopped; shorter ones may pass under a limit
+that somebody raised."""
 REACH = 16
 """Rows within which rows that were not clipped belong together."""
 _FACTOR, _NORM = "exact:clip_coef", "grad_norm"
@@ -32,7 +34,8 @@ class Clipping(WaitingRule):
     Attributes:
         limit: The norm that clipping leaves; 0 before it is known.
         n_bound: Rows that were clipped to it.
-        over: Rows on end that were over it and not clipped, and the step of the first of them.
+        over: Rows since the last clipped one that were over it (-1: it was said), those far over
+            it, and the step of the first.
         other, n_other: Another limit that rows were clipped to since, and how many.
         since: Row of the last declared change.
     """
@@ -115,18 +118,23 @@ class Clipping(WaitingRule):
             self.limit, self.n_bound, self.n_other, self.dirty = left, LEARNT, 0, True
 
     def _free(self, view: View, i: int, norm: float) -> None:
-        n, first, last = self.over
+        """A row over the limit that was not clipped; the first of them is the date."""
         row = view.base + i
-        self.over = [n + 1, first, row] if n and row - last <= REACH else [1, view.step(i), row]
-        if self.over[0] != LASTING or _declared(view, row):
+        n, strong, first = self.over
+        if n < 0:  # it was said
             return
-        step = self.over[1]
+        first = first if n else view.step(i)
+        strong += norm > FAR * self.limit
+        self.over = [n + 1, strong, first]
+        if n + 1 < LASTING or strong < ENOUGH:
+            return
+        self.over = [-1, 0, 0]
         text = (
             f"Gradients were clipped to a norm of {self.limit:.4g} in {self.n_bound} steps before, "
-            f"and have not been clipped since step {step}, though they are longer ({norm:.4g})."
+            f"and have not been clipped since step {first}, though they are longer ({norm:.4g})."
         )
-        if self.may_speak(row, "clip_dropped"):
-            self.say(row, certain(step, "clip_dropped", text, metrics={_FACTOR: step}))
+        if not _declared(view, row) and self.may_speak(row, "clip_dropped"):
+            self.say(row, certain(first, "clip_dropped", text, metrics={_FACTOR: first}))
 
 
 def _declared(view: View, row: int) -> bool:

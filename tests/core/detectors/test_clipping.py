@@ -36,7 +36,7 @@ def found(
 def test_clipping_that_stops(size: int) -> None:
     """From the first step that would have been clipped and was not."""
     (finding,) = found(np.where(np.arange(N) < 150, clipped(0.4), 1.0), size)
-    first = 150 + int(np.argmax(NORM[150:] > 2 * 0.4))
+    first = 150 + int(np.argmax(NORM[150:] > 1.05 * 0.4))
     assert (finding.step, finding.kind, finding.severity) == (first, "clip_dropped", "bad")
 
 
