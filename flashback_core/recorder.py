@@ -16,11 +16,11 @@ from flashback_core.index import StepSketchIndex
 from flashback_core.index.remote import share
 from flashback_core.no_index import NoIndex
 from flashback_core.recorder_input import LoopInput
-from flashback_core.recorder_sinks import AlertingOnce
 from flashback_core.recorder_steps import Steps
 from flashback_core.row_writer import RowWriter
 from flashback_core.run_files import FolderFiles
 from flashback_core.sink import Sink
+from flashback_core.sink_set import SinkSet
 from flashback_core.sketch.sharded import rank, reshard
 from flashback_core.start import Parts, open_index, watching
 from flashback_core.warn import Guard, disabled
@@ -115,10 +115,10 @@ class Recorder:
         self._closed = disabled()
         self._input = LoopInput(self._guard)
         self._steps: Steps | None = None  # None where recording is switched off
-        self._sinks = AlertingOnce((), self._guard, log_every)
+        self._sinks = SinkSet((), self._guard, log_every)
         if self._closed:
             return
-        self._sinks = AlertingOnce(sinks, self._guard, log_every)
+        self._sinks = SinkSet(sinks, self._guard, log_every)
         if isinstance(model, torch.nn.Module):  # anything else is refused with the rest
             reshard(model)
         parts = watching(
@@ -143,7 +143,7 @@ class Recorder:
         index: StepSketchIndex | NoIndex = NoIndex(self.dir / "sketch")
         if parts.is_sharded and rank() > 0:
             self._write_report = False
-            self._sinks = AlertingOnce((), self._guard, 1)
+            self._sinks = SinkSet((), self._guard, 1)
         else:
             index = open_index(self.dir, self.schema, parts.facts | dict(run), self._guard)
         self.dir, self._url = index.path.parent, index.url

@@ -14,11 +14,37 @@ from flashback_core.schema import N_BINS, SketchSchema
 from flashback_core.sink import RunFiles, Sink
 from flashback_core.warn import Guard
 
-__all__ = ["LIVE_METRICS", "SinkSet"]
+__all__ = ["LIVE_METRICS", "SinkSet", "Told"]
 
 LIVE_METRICS = ("loss", "lr", "grad_norm", "grad_max", "update_norm", "update_max",
                 "param_norm", "nonfinite", "step_wall_ms")  # fmt: skip
 """Scalars that go to trackers while the run goes on; the whole sketch stays in the index."""
+
+NEAR = 2
+"""Bad findings whose steps are this close are one fault."""
+
+
+class Told:
+    """Which bad findings people know of.
+
+    A report merges the signs of one fault, so the kind of a finding may be another one in the end;
+    the step is what stays.
+    """
+
+    def __init__(self) -> None:
+        self._steps: set[int] = set()
+        self._others: set[tuple[int, str]] = set()
+
+    def is_new(self, finding: Finding) -> bool:
+        """Whether nobody was told of this fault; from now on they are."""
+        if finding.severity != "bad":
+            is_new = (finding.step, finding.kind) not in self._others
+            self._others.add((finding.step, finding.kind))
+            return is_new
+        near = range(finding.step - NEAR, finding.step + NEAR + 1)
+        is_new = self._steps.isdisjoint(near)
+        self._steps.add(finding.step)
+        return is_new
 
 
 class SinkSet:
@@ -36,7 +62,7 @@ class SinkSet:
         self._names = [
             name if names.count(name) == 1 else f"{name} {i + 1}" for i, name in enumerate(names)
         ]
-        self._alerted: set[tuple[int, str]] = set()
+        self._told = Told()
 
     def _each(self, act: Callable[[Sink], Any]) -> None:
         for name, sink in zip(self._names, self._sinks, strict=True):
@@ -58,10 +84,8 @@ class SinkSet:
         self._each(lambda sink: sink.log_histograms(counts, step))
 
     def alert(self, finding: Finding) -> None:
-        """Tell people of `finding`, once."""
-        key = (finding.step, finding.kind)
-        if key not in self._alerted:
-            self._alerted.add(key)
+        """Tell people of `finding`, unless they know of a bad one within two steps."""
+        if self._told.is_new(finding):
             self._each(lambda sink: sink.alert(finding))
 
     def report(self, report: DetectionReport, files: RunFiles) -> None:

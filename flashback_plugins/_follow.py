@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from flashback_core.errors import SourceError
 from flashback_core.index import StepSketchIndex
-from flashback_core.recorder_sinks import Told
 from flashback_core.report.text import clean
+from flashback_core.sink_set import Told
 from flashback_core.source import open_run
 
 if TYPE_CHECKING:

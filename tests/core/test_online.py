@@ -15,9 +15,9 @@ import flashback_core as fb
 from flashback_core.detectors.stream import BLOCK_ROWS, DetectorStream
 from flashback_core.errors import FlashbackWarning
 from flashback_core.recorder import Recorder
-from flashback_core.recorder_sinks import Told
 from flashback_core.report.model import DetectionReport, Finding
 from flashback_core.sink import RunFiles, Sink
+from flashback_core.sink_set import Told
 
 LATE = BLOCK_ROWS + 8 + 8
 """Rows that a sure statistical finding may be late: a block, and those that date an alarm, which
