@@ -39,7 +39,8 @@ class DetectorStream:
     What is certain (a NaN, weights that changed outside the optimizer, a repeated batch) is told at
     the row where it happens, or as soon as its rule can know. The statistics are worked out every
     `BLOCK_ROWS` rows, and an alarm waits for eight rows after it, which date it; so a statistical
-    finding comes at most 40 rows late, and is the one that `predict` makes of the whole run.
+    finding comes at most 40 rows after the row that raised it, and is the one that `predict` makes
+    of the whole run.
 
     Args:
         detector: Whose thresholds hold.
@@ -87,7 +88,8 @@ class DetectorStream:
         which = int(row.get("exact:optimizer", 0) or 0)
         series, block = self._of(which)
         block.add(step, row)
-        return self._added(which, is_urgent=series.rules.is_urgent(row))
+        self._advance(which, is_urgent=series.rules.is_urgent(row))
+        return self._told.pop(0) if self._told else None
 
     def begin(self, names: Sequence[str]) -> None:
         """Say which columns the rows have, before the first of them."""
@@ -112,9 +114,8 @@ class DetectorStream:
         series, block = self._of(which)
         block.add_values(step, values, exact)
         row = RowView(self._places, values, exact)
-        first = self._added(which, is_urgent=series.rules.is_urgent(row))  # type: ignore[arg-type]  # only `get` is used
-        found = [] if first is None else [first, *self._told]
-        self._told.clear()
+        self._advance(which, is_urgent=series.rules.is_urgent(row))  # type: ignore[arg-type]  # only `get` is used
+        found, self._told = self._told, []
         return found
 
     def learn(self, table: StepTable) -> None:
@@ -127,13 +128,13 @@ class DetectorStream:
         if len(table):
             self._first, self._last = int(table.steps[0]), int(table.steps[-1])
 
-    def _added(self, which: int, *, is_urgent: bool) -> Finding | None:
+    def _advance(self, which: int, *, is_urgent: bool) -> None:
+        """Look at the rows that wait, if it is their time."""
         self.n_rows += 1
         if self._blocks[which].is_full:
             self._flush(which)
         elif is_urgent:
             self._look(which)
-        return self._told.pop(0) if self._told else None
 
     @cached_property
     def _places(self) -> dict[str, int]:
