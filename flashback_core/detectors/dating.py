@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flashback_core.baseline import MAD_TO_SIGMA
-from flashback_core.detectors.feature_stream import Features
+from flashback_core.detectors.features import Features
 
 __all__ = ["AHEAD", "Onset", "date"]
 

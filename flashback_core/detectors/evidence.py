@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from flashback_core.detectors.feature_stream import Feature
+from flashback_core.detectors.features import Feature
 from flashback_core.detectors.score_stream import LEVEL
 from flashback_core.report.model import MetricScore
 
@@ -57,6 +57,10 @@ class Moves:
     values: Floats
     raw: Floats
     point: Floats
+
+    def step(self, row: int) -> int:
+        """Step of `row`."""
+        return int(self.steps[row - self.start])
 
     def at(self, row: int) -> Floats:
         """Point deviations at `row`, (features,)."""

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from flashback_core.detectors.feature_stream import FAMILIES, Feature
+from flashback_core.detectors.features import FAMILIES, Feature
 from flashback_core.detectors.score_stream import SCALES
 
 __all__ = ["ALL", "Reduction"]

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from flashback_core.detectors.feature_stream import Feature
+from flashback_core.detectors.features import Feature
 from flashback_core.report.model import Finding
 
 __all__ = ["EXACT", "NUMBERS", "ROWS", "numbers_of", "signs_of"]

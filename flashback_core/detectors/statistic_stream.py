@@ -7,15 +7,16 @@ was a single odd batch and help to date it. What is kept of the past has a fixed
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from flashback_core.detectors.dating import AHEAD, Onset, date
-from flashback_core.detectors.evidence import KINDS, Moves, describe, moved_first
-from flashback_core.detectors.feature_stream import Features, FeatureStream
+from flashback_core.detectors.alarm import STRONG, Alarm, finding_of_alarm, odd_batch, strongest
+from flashback_core.detectors.dating import AHEAD, date
+from flashback_core.detectors.evidence import Moves
+from flashback_core.detectors.feature_stream import FeatureStream
+from flashback_core.detectors.features import Features
 from flashback_core.detectors.history import History
 from flashback_core.detectors.reduction import ALL, Reduction
 from flashback_core.detectors.score_stream import SCALES, ScoreStream
@@ -23,24 +24,18 @@ from flashback_core.detectors.signature import EXACT, NUMBERS, ROWS, numbers_of
 from flashback_core.report.model import Finding
 from flashback_core.table import StepTable
 
-__all__ = ["Alarm", "StatisticStream"]
+__all__ = ["StatisticStream"]
 
 Floats = npt.NDArray[np.float64]
 Masks = Callable[[int, int, int], npt.NDArray[np.bool_]]
 """(first row, rows, rows of the test) → where a declared event silences the test."""
 
-MEMBERS = 3
-"""Features of the family behind an alarm that date it."""
-STRONG = 0.4
-"""Share of the strongest score that a feature needs to date an alarm."""
 CALM = 3
 """Rows after a single odd batch at which nothing may speak any more."""
 STAYS = 0.5
 """Share of a move that is still there afterwards if it is no odd batch."""
 BATCH_FAMILIES = frozenset({"gradient", "loss", "composition", "sign"})
 """Families that a single odd batch moves, in the gradient alone, with no fault behind it."""
-WIDE = 20
-"""Rows of the credible interval beyond which an onset is called gradual."""
 EPISODE = 64
 """Rows without an alarm after which another one is news."""
 AFTER_BAD = 160
@@ -53,25 +48,6 @@ _SIGNATURES = 64
 _ROWS = 256
 """Rows that are worked on at a time."""
 _TESTS = tuple(SCALES)
-
-
-@dataclass(frozen=True, slots=True)
-class Alarm:
-    """An alarm.
-
-    Attributes:
-        row: Its row.
-        statistic: The statistic behind it.
-        ratio: Its value in units of the threshold.
-        z: Signed deviations of that row, (tests, features).
-        score: Their size over the features' own tails, (tests, features).
-    """
-
-    row: int
-    statistic: str
-    ratio: float
-    z: Floats
-    score: Floats
 
 
 class StatisticStream:
@@ -260,15 +236,7 @@ class StatisticStream:
         finding = self._dated(alarm)
         if not self._is_odd_batch(alarm):
             return finding
-        step = int(self._step(alarm.row))
-        text = (
-            f"The gradient of step {step} was unusual, the update and the {CALM} steps after it "
-            "were not: an odd batch, as heavy-tailed data has them."
-        )
-        return replace(
-            finding, step=step, interval=(step, step), kind="odd_batch", severity="info",
-            evidence=(text, *finding.evidence),
-        )  # fmt: skip
+        return odd_batch(finding, self._step(alarm.row), CALM)
 
     def _is_odd_batch(self, alarm: Alarm) -> bool:
         """Whether only the gradient of this one step was odd, and all was well right after it.
@@ -314,21 +282,23 @@ class StatisticStream:
     def _dated(self, alarm: Alarm) -> Finding:
         """Date an alarm and say what moved."""
         family, test, _ = alarm.statistic.split("/")
-        k = _TESTS.index(test)
-        score = alarm.score[k]
+        score = alarm.score[_TESTS.index(test)]
         if family == ALL:
             family = str(self._family[int(np.argmax(score))])
-        members = _strongest(score, self._family, family)
-        stop = min(alarm.row + AHEAD + 1, self._x.stop)
-        values = Features(self._features.items, self._x.rows(0, stop), self._x.first_of(0))
+        members = strongest(score, self._family, family)
+        moves = self._moves(min(alarm.row + AHEAD + 1, self._x.stop))
+        values = Features(moves.items, moves.values, moves.start)
         onset = date(values, members, alarm.row, SCALES[test])
-        return self._finding(alarm, family, onset, members, alarm.z[k])
+        ratio = alarm.ratio * self._scale
+        self.dated = [*self.dated[-20:], (self._step(onset.row), ratio, onset.near)]
+        self._note(onset.row, self._step(onset.row))
+        return finding_of_alarm(
+            alarm, family, onset, members, moves, lambda near: self._confidence(ratio, near)
+        )
 
-    def _finding(
-        self, alarm: Alarm, family: str, onset: Onset, members: npt.NDArray[np.int64], z: Floats
-    ) -> Finding:
-        stop = min(alarm.row + AHEAD + 1, self._x.stop)
-        moves = Moves(
+    def _moves(self, stop: int) -> Moves:
+        """The rows that are kept, up to `stop`."""
+        return Moves(
             items=self._features.items,
             columns=self._features.columns,
             start=self._x.first_of(0),
@@ -337,42 +307,9 @@ class StatisticStream:
             raw=self._raw.rows(0, stop),
             point=self._point.rows(0, stop),
         )
-        facts = [self._headline(alarm, onset)]
-        if onset.last - onset.first > WIDE:
-            facts.append("The onset is gradual: no single step explains it.")
-        point = moves.at(onset.row)
-        for j in members[:3]:
-            at_onset = abs(point[j]) >= abs(z[j])
-            row, value = (onset.row, point[j]) if at_onset else (alarm.row, z[j])
-            facts.append(describe(moves, int(j), row, float(value)))
-        ratio = alarm.ratio * self._scale
-        self.dated = [*self.dated[-20:], (self._step(onset.row), ratio, onset.near)]
-        self._note(onset.row, self._step(onset.row))
-        return Finding(
-            step=self._step(onset.row),
-            interval=(self._step(onset.first), self._step(onset.last)),
-            kind=KINDS[family],
-            confidence=self._confidence(ratio, onset.near),
-            severity="bad",
-            evidence=tuple(facts),
-            top_metrics=moved_first(moves, onset.row),
-        )
 
     def _step(self, row: int) -> int:
         return int(self._steps.rows(row, row + 1)[0])
-
-    def _headline(self, alarm: Alarm, onset: Onset) -> str:
-        family, test, reduction = alarm.statistic.split("/")
-        rows = SCALES[test]
-        over = "one step" if rows == 1 else f"{rows} steps"
-        who = {"largest": "the strongest", "third": "the third strongest"}.get(reduction, "the")
-        what = {"rms": "mean square", "consensus": "median over groups"}.get(reduction, "member")
-        later = alarm.row - onset.row
-        when = f"; it spoke {later} rows after the onset" if later > 0 else ""
-        return (
-            f"In the {family} family {who} {what} over {over} was {alarm.ratio:.2f} times its "
-            f"threshold at step {self._step(alarm.row)}{when}."
-        )
 
     # -- going on ----------------------------------------------------------------------------
 
@@ -418,12 +355,3 @@ class StatisticStream:
 
 def _stacked(parts: list[Floats], n: int) -> Floats:
     return np.stack(parts) if parts else np.zeros((0, len(SCALES), n))
-
-
-def _strongest(score: Floats, family: npt.NDArray[np.str_], first: str) -> npt.NDArray[np.int64]:
-    """The features that date an alarm: the strongest of each family, and more of the `first`."""
-    order = np.argsort(-score, kind="stable")
-    mine = order[family[order] == first]
-    others = [order[family[order] == other][0] for other in np.unique(family) if other != first]
-    chosen = np.concatenate([mine[:MEMBERS], np.array(others, np.int64)])
-    return np.asarray(chosen[score[chosen] >= STRONG * score[mine[0]]], np.int64)

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pytest
 
 from flashback_core.detectors.dating import date
-from flashback_core.detectors.feature_stream import Feature, Features
+from flashback_core.detectors.features import Feature, Features
 
 Floats = npt.NDArray[np.float64]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from flashback_core.detectors.feature_stream import FAMILIES, FLOORS, Features, FeatureStream
+from flashback_core.detectors.feature_stream import FeatureStream
+from flashback_core.detectors.features import FAMILIES, FLOORS, Features
 from flashback_core.table import MemoryTable, StepTable
 from flashback_core.testing import healthy_run
 

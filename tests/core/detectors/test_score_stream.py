@@ -6,7 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from flashback_core.detectors.feature_stream import Features, FeatureStream
+from flashback_core.detectors.feature_stream import FeatureStream
+from flashback_core.detectors.features import Features
 from flashback_core.detectors.reduction import Reduction
 from flashback_core.detectors.score_stream import WARM_UP, ScoreStream
 from flashback_core.table import MemoryTable, StepTable

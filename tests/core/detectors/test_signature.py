@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from flashback_core.detectors.feature_stream import Feature
+from flashback_core.detectors.features import Feature
 from flashback_core.detectors.signature import EXACT, NUMBERS, ROWS, numbers_of, signs_of
 from flashback_core.report.model import Finding
 
