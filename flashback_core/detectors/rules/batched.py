@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
-from flashback_core.detectors.rules.rule import Rule
-from flashback_core.detectors.rules.view import Bools, Floats, Ints, Layout, View
+from flashback_core.detectors.rules.column import ColumnRule
+from flashback_core.detectors.rules.view import Bools, Floats, Ints, View
 
 __all__ = ["BatchedRule"]
 
@@ -16,34 +16,18 @@ EVERY = 32
 """Rows that wait for each other. The batches lie at fixed rows, however the rows are given."""
 
 
-class BatchedRule(Rule):
+class BatchedRule(ColumnRule):
     """Hands its rows on in whole batches, which cost less; subclasses have `take`.
 
     Attributes:
         relearn: Recent rows of declared changes.
     """
 
-    always = True
-    column: ClassVar[str] = ""
-
     def __init__(self) -> None:
         super().__init__()
         self.relearn: list[int] = []
         self._values: Floats = np.empty(0)
         self._steps: Ints = np.empty(0, np.int64)
-
-    def wants(self, table_names: Sequence[str]) -> list[str]:
-        """The column."""
-        return [self.column] if self.column in table_names else []
-
-    def bind(self, layout: Layout) -> None:
-        """Whether there is such a column."""
-        if self.column not in layout.row:
-            self.silence()
-
-    def hits(self, view: View) -> Bools | None:
-        """None: `run` looks at all rows at once."""
-        return None
 
     def run(self, view: View, hits: Bools | None) -> None:
         """Hand on the batches that are whole."""

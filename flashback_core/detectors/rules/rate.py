@@ -15,11 +15,12 @@ import numpy as np
 
 from flashback_core.baseline import delay, trailing_max
 from flashback_core.bounds import bounded
+from flashback_core.detectors.rules.column import ColumnRule
 from flashback_core.detectors.rules.history import TAIL, History
 from flashback_core.detectors.rules.jumps import AHEAD, RELATIVE, Jump, judge
-from flashback_core.detectors.rules.rule import MOST, Rule
+from flashback_core.detectors.rules.rule import MOST
 from flashback_core.detectors.rules.schedule import SCHEDULED
-from flashback_core.detectors.rules.view import Bools, Floats, Ints, Layout, View
+from flashback_core.detectors.rules.view import Bools, Floats, Ints, View
 from flashback_core.report.model import Finding, MetricScore
 
 __all__ = ["LearningRate"]
@@ -35,7 +36,7 @@ FIRST_ROWS = 3
 say what is usual, since in a warm-up they shrink fast."""
 
 
-class LearningRate(Rule):
+class LearningRate(ColumnRule):
     """Jumps of the learning rate.
 
     Attributes:
@@ -52,7 +53,8 @@ class LearningRate(Rule):
     keep: ClassVar[tuple[str, ...]] = (
         "rise", "fall", "within", "pending", "judged", "rows", "masked",
     )  # fmt: skip
-    always = True
+    column = "lr"
+    beside = (SCHEDULED,)
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,19 +66,6 @@ class LearningRate(Rule):
         self.judged: list[int] = []
         self.rows: list[int] = []
         self.masked: list[int] = []
-
-    def wants(self, table_names: Sequence[str]) -> list[str]:
-        """The rate."""
-        return [n for n in ("lr", SCHEDULED) if n in table_names]
-
-    def bind(self, layout: Layout) -> None:
-        """Whether there is a rate."""
-        if "lr" not in layout.row:
-            self.silence()
-
-    def hits(self, view: View) -> Bools | None:
-        """None: `run` looks at all rows at once."""
-        return None
 
     def run(self, view: View, hits: Bools | None) -> None:
         """Find the jumps in a view, and judge those whose following rows are there."""

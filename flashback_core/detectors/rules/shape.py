@@ -7,15 +7,14 @@ piecewise schedule; a curve that goes on as its own continuation, N times as fas
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
 
 from flashback_core.bounds import bounded
-from flashback_core.detectors.rules.rule import Rule
+from flashback_core.detectors.rules.column import ColumnRule
 from flashback_core.detectors.rules.schedule import SCHEDULED
-from flashback_core.detectors.rules.view import Bools, Floats, Ints, Layout, View
+from flashback_core.detectors.rules.view import Bools, Floats, Ints, View
 from flashback_core.detectors.signals import certain
 from flashback_core.report.model import Finding
 
@@ -39,7 +38,7 @@ MATCH = 0.03
 """Share of a move by which a curve may miss its continuation."""
 
 
-class ScheduleShape(Rule):
+class ScheduleShape(ColumnRule):
     """Kinks of the learning rate, and the first time it climbs after it had not.
 
     Attributes:
@@ -48,7 +47,8 @@ class ScheduleShape(Rule):
         turned: Whether it had climbed before, after a stretch without.
     """
 
-    always = True
+    column = "lr"
+    beside = (SCHEDULED,)
     keep: ClassVar[tuple[str, ...]] = ("tail", "steps", "n_known", "turned")
 
     def __init__(self) -> None:
@@ -57,19 +57,6 @@ class ScheduleShape(Rule):
         self.steps: list[int] = []
         self.n_known = 0
         self.turned = False
-
-    def wants(self, table_names: Sequence[str]) -> list[str]:
-        """The rate, and whether its scheduler is known."""
-        return [n for n in ("lr", SCHEDULED) if n in table_names]
-
-    def bind(self, layout: Layout) -> None:
-        """Whether there is a rate."""
-        if "lr" not in layout.row:
-            self.silence()
-
-    def hits(self, view: View) -> Bools | None:
-        """None: `run` looks at all rows at once."""
-        return None
 
     def run(self, view: View, hits: Bools | None) -> None:
         """Judge the rows that now have `AFTER` rows behind them."""
