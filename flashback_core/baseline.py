@@ -17,7 +17,6 @@ __all__ = [
     "fill_forward",
     "robust_z",
     "trailing_max",
-    "trailing_mean",
     "trailing_median",
 ]
 
@@ -106,16 +105,6 @@ def _middle(block: Floats) -> Floats:
     block.sort(axis=-1)
     last = block.shape[-1] - 1
     return np.asarray((block[:, last // 2] + block[:, (last + 1) // 2]) / 2)
-
-
-def trailing_mean(x: Floats, window: int) -> Floats:
-    """Mean of the last `window` rows, the row itself included; NaN before a whole window."""
-    values, lead = _without_lead(x)
-    sums = np.cumsum(values, axis=-1)
-    out = np.full(values.shape, np.nan)
-    out[:, window - 1 :] = sums[:, window - 1 :]
-    out[:, window:] -= sums[:, :-window]
-    return _with_lead(out / window, lead, np.shape(x))
 
 
 def trailing_max(x: Floats, window: int, *, min_rows: int = 1) -> Floats:

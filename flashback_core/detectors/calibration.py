@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -131,8 +130,3 @@ def _hill(values: Floats, k: int) -> tuple[float, float, int]:
     k = min(k, len(ordered) - 1)
     index = float(np.log(ordered[:k] / ordered[k]).mean())
     return float(ordered[k]), min(max(index, STEEPEST), FLATTEST), k
-
-
-def as_dict(value: Any) -> dict[str, float]:
-    """A mapping from JSON as numbers by name."""
-    return {str(k): float(v) for k, v in dict(value).items()}

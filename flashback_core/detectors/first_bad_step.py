@@ -87,6 +87,7 @@ class FirstBadStepDetector:
         if thresholds is not None:
             self._levels = {str(k): float(v) for k, v in thresholds.items()}
             self._tail = None
+            self.false_alarms_per_100k = false_alarms_per_100k  # the shipped figure is not theirs
         self._check()
 
     def _settle(self, config: Mapping[str, Any], rate: float | None = None) -> None:

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
-
 from flashback_core.report.model import Finding, MetricScore
-from flashback_core.table import StepTable
 
-__all__ = ["CERTAIN", "HARD_SCORE", "Bools", "certain", "column_is", "first_run"]
-
-Bools = npt.NDArray[np.bool_]
+__all__ = ["CERTAIN", "HARD_SCORE", "certain"]
 
 CERTAIN = 0.99
 """Confidence of a finding that needs no baseline."""
@@ -41,18 +35,3 @@ def certain(
         evidence=texts,
         top_metrics=tuple(scores)[:TOP],
     )
-
-
-def column_is(table: StepTable, name: str, value: float) -> Bools:
-    """Rows at which the column `name` has this very value; none where there is no such column."""
-    if name not in table:
-        return np.zeros(len(table), dtype=bool)
-    return np.asarray(table.column(name) == value)
-
-
-def first_run(hits: Bools, length: int) -> int | None:
-    """Row at which the first `length` hits on end begin."""
-    rows = np.arange(len(hits))
-    since = rows - np.maximum.accumulate(np.where(hits, -1, rows))
-    ends = np.flatnonzero(since >= length)
-    return int(ends[0]) - length + 1 if len(ends) else None

@@ -41,6 +41,8 @@ def test_a_stated_rate_travels(tmp_path: Path) -> None:
     assert "4.2 false alarms" in to_html(report)
     again = loaded.fit([run_with_fault(first_bad_step=None)], [None]).predict(run)
     assert "false_alarms_per_100k" not in again.facts
+    by_hand = FirstBadStepDetector(thresholds={"loss/point/largest": 9.0}).predict(run)
+    assert not {"false_alarms_per_100k", "budget"} & set(by_hand.facts)
 
 
 def test_the_confidence_is_explained() -> None:
