@@ -85,9 +85,11 @@ def moved_first(moves: Moves, onset: int) -> tuple[MetricScore, ...]:
         moves.items[j].metric for j in np.flatnonzero(moved).tolist() if not _is_share(moves, j)
     }
     for j in np.flatnonzero(moved).tolist():
+        at = int(np.argmax(z[j] >= MOVED))
         if _is_share(moves, j) and moves.items[j].metric not in itself:
             continue  # its share moved because the whole did
-        at = int(np.argmax(z[j] >= MOVED))
+        if _fell_behind(moves, j, begin + at) and _bottom(moves, j) in itself:
+            continue  # the norm grew, not the largest entry
         ranked.append((at, -float(z[j, at : at + 3].max()), moves.items[j].metric))
     seen: dict[str, MetricScore] = {}
     for at, score, metric in sorted(ranked):
@@ -98,6 +100,16 @@ def moved_first(moves: Moves, onset: int) -> tuple[MetricScore, ...]:
 
 def _is_share(moves: Moves, j: int) -> bool:
     return moves.items[j].family == "composition"
+
+
+def _fell_behind(moves: Moves, j: int, at: int) -> bool:
+    """Whether the largest entry fell behind the norm that it is divided by."""
+    return moves.items[j].family == "peak" and bool(moves.point[j, at] < 0)
+
+
+def _bottom(moves: Moves, j: int) -> str:
+    """The metric that a ratio is divided by."""
+    return moves.items[j].label.partition(" / ")[2]
 
 
 def describe(moves: Moves, j: int, row: int, z: float) -> str:
