@@ -189,6 +189,12 @@ EXACT_FIELDS = (
     _exact("clip_coef", "f8", _NAN,
            "Factor by which the loop scaled the gradients after they were seen, as clipping by "
            "norm does (1: not at all); of one tensor; NaN not known."),
+    _exact("samples_known", "i4", _UNKNOWN,
+           "Samples of the batch whose contents an earlier step showed; -1 not known."),
+    _exact("inputs_changed", "i4", _UNKNOWN,
+           "Of these, the ones with other inputs under the same id; -1 not known."),
+    _exact("labels_changed", "i4", _UNKNOWN,
+           "Of these, the ones with other labels on the same inputs; -1 not known."),
 )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ _ID_KEYS = (
     "example_id", "batch_ids",
 )  # fmt: skip
 _UNKNOWN = -1
+_SUMS = ("duplicates", "ids_seen", "samples_known", "inputs_changed", "labels_changed")
 
 
 class Window:
@@ -90,7 +91,7 @@ def _merged(old: Mapping[str, float], new: Mapping[str, float]) -> dict[str, flo
         digest = b"".join(part.to_bytes(8, "little") for part in pair)
         out["batch_hash"] = xxhash.xxh3_64_intdigest(digest)
         out["batch_seen"] = max(old["batch_seen"], new["batch_seen"])
-    for name in ("duplicates", "ids_seen"):
+    for name in _SUMS:
         if name in old and name in new:
             known = _UNKNOWN not in (old[name], new[name])
             out[name] = old[name] + new[name] if known else _UNKNOWN

@@ -166,6 +166,8 @@ def _facts(kind: str, text: str) -> set[str]:
         return _rate(text)
     if kind == "schedule_step":
         return _counter(text)
+    if kind in ("labels_changed", "inputs_changed"):
+        return _share(text)
     if kind in ("zero_update", "zero_gradient", "duplicate_samples", "nonfinite"):
         return _how_many(kind, text)
     return set()
@@ -225,6 +227,11 @@ def _counter(text: str) -> set[str]:
     if after <= before:
         return {"back"}
     return {"a few ahead" if after - before <= _CAUGHT_UP else "far ahead"}
+
+
+def _share(text: str) -> set[str]:
+    found = re.search(r": (\d+) of (\d+)", text)
+    return {"all" if found[1] == found[2] else "some"} if found else set()
 
 
 def _how_many(kind: str, text: str) -> set[str]:

@@ -236,6 +236,7 @@ class StatisticStream:
         finding = self._dated(alarm)
         if not self._is_odd_batch(alarm):
             return finding
+        self.dated.pop()  # information, which has no confidence to be fitted
         return odd_batch(finding, self._step(alarm.row), CALM)
 
     def _is_odd_batch(self, alarm: Alarm) -> bool:

@@ -28,7 +28,8 @@ _BY_FINDINGS = {
     ("eval_mode", "train_mode"): frozenset({"mode"}),
     ("batch_repeated", "data_replay", "no_reshuffle", "duplicate_samples"):
         frozenset({"data_order"}),
-    ("labels_misaligned",): frozenset({"labels", "data_poison"}),
+    ("labels_misaligned", "labels_changed"): frozenset({"labels", "data_poison"}),
+    ("inputs_changed",): frozenset({"data_poison"}),
     ("update_lost", "zero_update", "zero_gradient", "missing_gradient", "freeze"): _UNMOVED,
     ("precision_lost", "skip_loop", "skipped_step"): frozenset({"precision"}),
     ("nonfinite", "non_finite", "loss_nonfinite"): _BROKEN_NUMBERS,

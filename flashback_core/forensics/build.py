@@ -103,8 +103,9 @@ def jobs_of(
         Job(
             kind=kind,
             seed=seed,
-            preset=scale.preset,
-            twin=frozen[kind].set != "healthy" and has_twin(f"{kind}__s{seed}", share),
+            preset=scale.preset_of(frozen[kind].set),
+            twin=frozen[kind].set not in scale.without_twins
+            and has_twin(f"{kind}__s{seed}", share),
             also=None if also is None else str(also),
         )
         for kind, seed in runs

@@ -114,7 +114,11 @@ class MixedSource(Event):
 
 
 class OutlierSamples(Event):
-    """In a share of the steps one sample is noise, as odd documents are."""
+    """A few samples of the data set are noise, as odd documents are: the same ones in every epoch.
+
+    Args:
+        share: Share of the steps that have one, about.
+    """
 
     def __init__(self, share: float) -> None:
         """See the class."""
@@ -122,17 +126,20 @@ class OutlierSamples(Event):
         self.share = share
 
     def batch(self, step: int, batch: Batch) -> Batch:
-        """Replace one sample now and then."""
-        rng = self.rng(step)
-        if rng.random() >= self.share:
+        """Replace the samples that are noise."""
+        seed, ids = self.task.config.seed, np.asarray(batch["ids"]).astype(np.uint64)
+        spread = ((ids ^ np.uint64(seed)) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(32)
+        odd = np.flatnonzero(spread / 2.0**32 < self.share / len(ids))
+        if not odd.size:
             return batch
         x, y = batch["x"].clone(), batch["y"].clone()
-        row = int(rng.integers(len(x)))
-        if x.is_floating_point():
-            x[row] = torch.from_numpy(rng.normal(0.0, 1.5, tuple(x.shape[1:]))).to(x)
-        else:
-            noise = torch.from_numpy(rng.integers(0, 256, x.shape[1] + 1))
-            x[row], y[row] = noise[:-1], noise[1:]
+        for row in odd.tolist():
+            rng = np.random.default_rng([seed, int(ids[row]), 23])
+            if x.is_floating_point():
+                x[row] = torch.from_numpy(rng.normal(0.0, 1.5, tuple(x.shape[1:]))).to(x)
+            else:
+                noise = torch.from_numpy(rng.integers(0, 256, x.shape[1] + 1))
+                x[row], y[row] = noise[:-1], noise[1:]
         return {**batch, "x": x, "y": y}
 
 

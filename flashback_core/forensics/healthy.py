@@ -264,7 +264,7 @@ HEALTHY: dict[str, HealthyKind] = {
                             make=partial(_every, make=SwappedAverage)),
     "pauses": HealthyKind(doc="long pauses", make=_pauses),
     "slow_steps": HealthyKind(doc="every few steps a slow one", make=_slow_steps),
-    "outlier_samples": HealthyKind(doc="one sample in 2 % of the steps is noise",
+    "outlier_samples": HealthyKind(doc="a few samples are noise, one in 2 % of the steps",
                                    make=partial(_always, event=partial(OutlierSamples, 0.02)),
                                    needs=("labels",)),
     "noisy_labels": HealthyKind(doc="a tenth of the labels is wrong all along",

@@ -29,7 +29,9 @@ _MANY = "weights_changed: many tensors"
 _ATTENTION = _any(("weights_changed: one tensor", "weights_changed: attention"), "weight_shift")
 _STATE_MANY = "state_changed: many tensors"
 _SECOND = ("state_changed: one tensor", "state_changed: second moment only")
-_STRANGE_INPUT = ("labels_misaligned", "loss_shift", "sign_shift", "distribution_shift")
+_STRANGE_INPUT = (
+    "inputs_changed", "labels_misaligned", "loss_shift", "sign_shift", "distribution_shift",
+)  # fmt: skip
 _ONE_GRADIENT = ("outlier", "gradient_shift", "balance_shift", "weight_shift")
 
 MECHANISMS: dict[str, Signs] = {
@@ -72,8 +74,8 @@ MECHANISMS: dict[str, Signs] = {
     "epoch_replay": _any("data_replay", "no_reshuffle"),
     "dup_in_batch": _any("duplicate_samples"),
     "duplicate_batch_across_ranks": _any("duplicate_samples"),
-    "label_shift": _any("labels_misaligned", "loss_shift", "divergence"),
-    "label_noise10": _any("labels_misaligned", "loss_shift"),
+    "label_shift": _any("labels_changed: all", "labels_misaligned", "loss_shift", "divergence"),
+    "label_noise10": _any("labels_changed: some", "labels_misaligned", "loss_shift"),
     "empty_target_batch": _any("nonfinite: loss"),
     "masked_nan_hidden": _any("loss_zero"),
     "data_poison_heavy": _any(*_STRANGE_INPUT, "divergence"),

@@ -54,6 +54,8 @@ PRESETS = {
                   n_steps=(500, 1000), sizes=("mini",), is_card=True),
     "small": Preset(doc="all families, the smallest models, runs of 300 to 700 steps",
                     n_steps=(300, 700), sizes=("micro",)),
+    "long": Preset(doc="all families, the smallest models, runs of 600 to 2,400 steps",
+                   n_steps=(600, 2400), sizes=("micro",)),
     "large": Preset(doc="all families, runs of 600 to 2,400 steps", n_steps=(600, 2400),
                     sizes=("mini", "micro")),
 }  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from flashback_core.errors import SourceError
 from flashback_core.forensics.kinds import LATER, SEED_KINDS, Kinds, load_kinds, load_later
@@ -33,6 +33,10 @@ class Scale:
         n_seeds: Runs of each kind, by set of kinds.
         kinds: Kinds; None are all.
         twins: Share of the fault runs that get a healthy twin.
+        without_twins: Sets of kinds that get none.
+        presets: Presets of some sets of kinds, in place of `preset`.
+        seeds: Seeds in the order in which they are taken; None is the order of `seed_at`.
+        splits: Only runs of these splits; None are all.
     """
 
     doc: str
@@ -40,6 +44,18 @@ class Scale:
     n_seeds: Mapping[str, int]
     kinds: tuple[str, ...] | None = None
     twins: float = 1.0
+    without_twins: tuple[str, ...] = ("healthy",)
+    presets: Mapping[str, str] = field(default_factory=dict)
+    seeds: tuple[int, ...] | None = None
+    splits: tuple[str, ...] | None = None
+
+    def preset_of(self, kind_set: str) -> str:
+        """The preset of the kinds of a set."""
+        return self.presets.get(kind_set, self.preset)
+
+    def seeds_of(self, n: int) -> list[int]:
+        """The first `n` seeds of a kind; fewer where the scale lists fewer."""
+        return [seed_at(i) for i in range(n)] if self.seeds is None else list(self.seeds[:n])
 
 
 _TINY = (
@@ -47,6 +63,9 @@ _TINY = (
     "stuck_in_eval", "weights_rolled_back", "placebo_nothing", "plain", "step_decay", "batch_up",
     "curriculum_abrupt", "evaluations", "exact_resume", "outlier_samples", "wsd", "unfreeze",
 )  # fmt: skip
+_NO_PLACEBOS = tuple(
+    name for name, entry in load_kinds().entries.items() if entry.set not in ("placebo", "added")
+)
 _ALL = {"seed": 72, "hard": 12, "reported": 12, "placebo": 12, "healthy": 21}
 
 SCALES = {
@@ -70,6 +89,19 @@ SCALES = {
     "large": Scale(
         doc="all kinds and families, runs of 600 to 2,400 steps; build it in pieces (--limit)",
         preset="large", n_seeds=_ALL,
+    ),
+    "fit": Scale(
+        doc="what the shipped detector is fitted on: train and calibration, no kind held out",
+        preset="small", n_seeds={"seed": 4, "hard": 4, "reported": 4, "healthy": 7}, twins=0.5,
+        kinds=_NO_PLACEBOS, presets={"healthy": "long"}, splits=("train", "calibration"),
+        seeds=(0, 4, 1, 5, 2, 3, 10),
+    ),
+    "evaluation": Scale(
+        doc="what it is measured on: test seeds, 500,000 healthy steps, 20 runs of each of the six",
+        preset="small", n_seeds={"seed": 20, "healthy": 9} | dict.fromkeys(SETS[1:4], 2),
+        presets={"seed": "six", "healthy": "long"}, splits=("test",),
+        without_twins=("healthy", "seed"),
+        seeds=tuple(10 * tens + digit for tens in range(5, 10) for digit in (6, 7, 8, 9)),
     ),
 }  # fmt: skip
 """Scales by name."""
@@ -100,8 +132,8 @@ def run_list(
         limit: Only the first so many.
 
     Raises:
-        SourceError: If a kind is not known, no run is left, both `n_seeds` and `seeds` are given,
-            or a seed is below 0.
+        SourceError: If a kind is not known, no run is left (a scale may hold some splits only),
+            both `n_seeds` and `seeds` are given, or a seed is below 0.
     """
     load_later(kinds or ())
     frozen = load_kinds()
@@ -111,7 +143,9 @@ def run_list(
     placed = []
     for name in names:
         n = scale.n_seeds.get(frozen[name].set, _OTHERS) if n_seeds is None else n_seeds
-        chosen = [seed_at(i) for i in range(n)] if seeds is None else seeds
+        chosen = scale.seeds_of(n) if seeds is None else seeds
+        if scale.splits is not None:
+            chosen = [s for s in chosen if frozen.split(name, s) in scale.splits]
         order = zlib.crc32(name.encode())
         placed += [((i + 0.5) / len(chosen), order, name, s) for i, s in enumerate(chosen)]
     runs = [(name, seed) for _, _, name, seed in sorted(placed)][:limit]

@@ -41,6 +41,15 @@ FIELD_WORDS: dict[str, tuple[Callable[[float], str], str]] = {
     "batch_seen": (_seen, "a batch came that an earlier step had had"),
     "duplicates": (_count("copy", "copies"), "the batch holds the same sample more than once"),
     "labels": (_labels, "labels do not follow their inputs as they did"),
+    "samples_known": (_count("sample"), "they came before"),
+    "inputs_changed": (
+        _count("sample"),
+        "they came before with other inputs under the same id",
+    ),
+    "labels_changed": (
+        _count("sample"),
+        "they came before with other labels on the same inputs",
+    ),
     "zero_grads": (_count("tensor"), "their gradient is exactly zero"),
     "no_grads": (_count("tensor"), "they are trained and got no gradient"),
     "lost_updates": (_count("tensor"), "they have a gradient, and not one entry moved"),

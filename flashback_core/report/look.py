@@ -159,6 +159,14 @@ LOOK = {
         "Look at how inputs and labels are put together: a shift by one, a shuffle of one of them, "
         "a collate function that sorts."
     ),
+    "labels_changed": (
+        "Compare the labels of these samples with the data set as it lies on disk: a label map or "
+        "file that was read anew, an offset, a worker with another version of the data."
+    ),
+    "inputs_changed": (
+        "Compare these samples with the data set as it lies on disk: preprocessing that changes a "
+        "cached copy in place, a damaged shard, augmentation that was switched on."
+    ),
     "lr_off_schedule": (
         "Look for what sets the learning rate beside the scheduler: a second scheduler, code that "
         "writes into the optimizer's groups, a checkpoint whose rate was loaded without its "

@@ -10,6 +10,8 @@ import numpy.typing as npt
 import torch
 import xxhash
 
+from flashback_core.watch.contents import SampleContents
+
 __all__ = ["BatchWatch", "distinct_ids", "fingerprint", "label_relation"]
 
 _REMEMBERED = 200_000
@@ -28,13 +30,15 @@ class BatchWatch:
     """Remembers the batches and sample ids of a run, in bounded memory.
 
     The last 200 000 batches are remembered (about 20 MB), and every sample id from 0 to 2**28 as
-    one bit (32 MB at most); ids outside are not remembered.
+    one bit (32 MB at most); ids outside are not remembered. What the samples held is remembered as
+    `SampleContents` says.
     """
 
     def __init__(self) -> None:
         self._steps: dict[int, int] = {}
         self._bits = np.zeros(0, np.uint8)
         self._distinct, self._largest = 0, -1
+        self._contents = SampleContents()
 
     def fields(self, step: int, ids: Ints | None, batch: Any) -> dict[str, float]:
         """Exact fields of the batch of `step`.
@@ -59,6 +63,7 @@ class BatchWatch:
             out["labels"] = label_relation(batch)
             if ids is None:
                 out["batch_size"], out["duplicates"] = _rows(batch)
+            out |= self._contents.fields(ids, batch)
         if "batch_hash" in out:
             out["batch_seen"] = self._remember(int(out["batch_hash"]), step)
         return out

@@ -15,27 +15,45 @@ from flashback_core.report.model import Finding
 __all__ = ["Duplicates", "Labels", "Repeats"]
 
 
+_LEFT = "exact:ids_left"
+
+
 class Repeats(WaitingRule):
     """A batch again at once, or a stretch of batches again, where the run had none before.
 
     Attributes:
         early: Repeats in the first rows; two are a habit.
         is_new: Whether no repeat has come yet that was said to no one.
-        before: Row, distance, step, source, samples left and new epoch of the last repeat.
+        before: Row, distance, step, source, samples left and whether an epoch began there, of the
+            last repeat.
+        emptied: Row at which all samples had come; -1 before.
     """
 
     gates = ("exact:batch_seen",)
-    keep: ClassVar[tuple[str, ...]] = ("early", "is_new", "before")
+    keep: ClassVar[tuple[str, ...]] = ("early", "is_new", "before", "emptied")
 
     def __init__(self) -> None:
         super().__init__()
         self.early = 0
         self.is_new = True
         self.before: list[int] = []
+        self.emptied = -1
 
     def wants(self, table_names: Sequence[str]) -> list[str]:
         """The batch that came again, and what was left of the epoch."""
-        return [n for n in (*self.gates, "exact:ids_left") if n in table_names]
+        return [n for n in (*self.gates, _LEFT) if n in table_names]
+
+    def after(self, view: View) -> None:
+        """Note when all samples had come."""
+        if not self.is_silent and view.has(_LEFT):
+            self.emptied = self._emptied(view)
+
+    def _emptied(self, view: View) -> int:
+        """Row at which all samples had come, up to the end of the view; -1 before."""
+        if self.emptied >= 0:
+            return self.emptied
+        empty = view.column(_LEFT) == 0
+        return view.base + int(empty.argmax()) if empty.any() else -1
 
     def bounds(self) -> tuple[list[float], list[float]]:
         """Batches that none before was equal to."""
@@ -63,14 +81,14 @@ class Repeats(WaitingRule):
     def _repeat(self, view: View, i: int, source: int) -> None:
         row, step = view.base + i, view.step(i)
         lag, before = step - source, self.before
-        left, new_epoch = view.whole("exact:ids_left", i), self._new_epoch(view, i)
+        left, new_epoch = view.whole(_LEFT, i), self._new_epoch(view, i)
         self.before = [row, lag, step, source, left, int(new_epoch)]
         goes_on = bool(before) and before[0] == row - 1 and before[1] == lag
         if lag == 1 and self.is_new:
             if self.may_speak(row, "repeat"):
                 self.wait(row, _at_once(step, source))
         elif goes_on and self.may_speak(row, "repeat"):
-            self.wait(row, _stretch(before, view.has("exact:ids_left")))
+            self.wait(row, _stretch(before, view.has(_LEFT)))
             self.is_new = True
         elif "repeat" in self.voices and goes_on:
             self.voices["repeat"][1] = row
@@ -78,9 +96,12 @@ class Repeats(WaitingRule):
             self.is_new = False
 
     def _new_epoch(self, view: View, i: int) -> bool:
-        if not view.has("exact:epoch") or view.base + i == 0:
-            return False
-        return view.whole("exact:epoch", i) > view.whole_before("exact:epoch", i)
+        """Whether an epoch begins here, as far as is known."""
+        row = view.base + i
+        if row and view.has("exact:epoch") and view.whole("exact:epoch", i) >= 0:
+            return view.whole("exact:epoch", i) > view.whole_before("exact:epoch", i)
+        is_empty = view.has(_LEFT) and view.whole(_LEFT, i) == 0
+        return is_empty and self._emptied(view) >= row - LASTING
 
     def _decide(self, row: int) -> None:
         for _, finding in self.waiting:
@@ -96,10 +117,11 @@ def _at_once(step: int, source: int) -> Finding:
 def _stretch(before: list[int], knows_left: bool) -> Finding:
     _, _, step, source, left, new_epoch = before
     metrics = {"exact:batch_seen": step}
-    if (knows_left and left == 0) or new_epoch:
+    if new_epoch:
         text = f"From step {step} on the batches of step {source} on came again in the same order."
         return certain(step, "no_reshuffle", text, metrics=metrics, severity="info")
-    unseen = f", while {left} samples had not been seen yet" if left >= 0 else ""
+    unseen = f", while {left} samples had not been seen yet" if left > 0 else ""
+    unseen = ", in the middle of an epoch of another order" if knows_left and not left else unseen
     return certain(
         step, "data_replay",
         f"From step {step} on the batches came again that steps from {source} on had had{unseen}.",

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from flashback_core.detectors.rules.batches import Duplicates, Labels, Repeats
 from flashback_core.detectors.rules.book import SMALL_LR_STEP, EventBook
 from flashback_core.detectors.rules.clipping import Clipping
+from flashback_core.detectors.rules.contents import InputsChanged, LabelsChanged
 from flashback_core.detectors.rules.counters import OptimizerSteps, ScheduleStep
 from flashback_core.detectors.rules.explosion import Explosion
 from flashback_core.detectors.rules.gate import Gate
@@ -54,6 +55,8 @@ RULES: dict[str, Callable[[], Rule]] = {
     "repeats": Repeats,
     "duplicates": Duplicates,
     "labels": Labels,
+    "labels_changed": LabelsChanged,
+    "inputs_changed": InputsChanged,
     "lost_updates": LostUpdates,
     "zero_grads": lambda: Gradients("zero_grads"),
     "no_grads": lambda: Gradients("no_grads"),

@@ -112,8 +112,17 @@ def test_repeated_batches() -> None:
 def test_an_epoch_that_repeats_is_only_noted() -> None:
     """Once all samples were seen, or a new epoch began, the same order again is information."""
     expected = [("no_reshuffle", T0, "info")]
-    assert _kinds(_find(batch_seen=_seen(T0, 30), ids_left=np.zeros(N, int))) == expected
+    left = np.arange(T0 - 1, T0 - 1 - N, -1).clip(0)
+    assert _kinds(_find(batch_seen=_seen(T0, 30), ids_left=left)) == expected
     assert _kinds(_find(batch_seen=_seen(T0, 30), epoch=_from(T0, 1))) == expected
+
+
+def test_a_replay_in_the_middle_of_a_shuffled_epoch() -> None:
+    """Batches of the first epoch that come again when a later one had its own order are a fault."""
+    left = np.arange(40, 40 - N, -1).clip(0)
+    found = _find(batch_seen=_seen(T0, 30), ids_left=left)
+    assert _kinds(found) == [("data_replay", T0, "bad")]
+    assert "another order" in found[0].evidence[0]
 
 
 def test_repeats_by_habit() -> None:

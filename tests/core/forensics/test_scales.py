@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from flashback_core.errors import SourceError
+from flashback_core.forensics.build import jobs_of
 from flashback_core.forensics.kinds import SEED_KINDS, load_kinds
 from flashback_core.forensics.plans import PRESETS
 from flashback_core.forensics.scales import SCALES, has_twin, run_list, seed_at
@@ -93,3 +94,38 @@ def test_wrong_seeds_are_an_error(n_seeds: int | None, seeds: list[int], said: s
     """It says what was expected."""
     with pytest.raises(SourceError, match=said):
         run_list(SCALES["tiny"], n_seeds=n_seeds, seeds=seeds)
+
+
+def test_the_fit_never_sees_the_test_split() -> None:
+    """What the shipped detector is fitted on: no test seed, no kind that is held out."""
+    frozen = load_kinds()
+    runs = run_list(SCALES["fit"])
+    assert {frozen.split(*run) for run in runs} == {"train", "calibration"}
+    assert not any(frozen[kind].is_held_out for kind, _ in runs)
+    assert run_list(SCALES["fit"], kinds=["plain"], seeds=[3, 6]) == [("plain", 3)]
+    with pytest.raises(SourceError, match="no run is left"):
+        run_list(SCALES["fit"], kinds=["wsd"])
+
+
+def test_the_evaluation_is_of_the_size_that_its_figures_need() -> None:
+    """Test seeds alone: every kind, 20 runs of each of the six, half a million healthy steps."""
+    frozen, scale = load_kinds(), SCALES["evaluation"]
+    runs = run_list(scale)
+    assert {frozen.split(*run) for run in runs} == {"test"}
+    assert {kind for kind, _ in runs} == {*frozen.names("seed", "hard", "reported", "placebo",
+                                                        "healthy")}  # fmt: skip
+    assert all(sum(kind == name for kind, _ in runs) == 20 for name in SEED_KINDS)
+    jobs = [job for job in jobs_of(scale) if frozen[job.kind].set == "healthy"]
+    assert sum(job.plan().n_steps for job in jobs) >= 500_000
+    assert {job.preset for job in jobs} == {"long"}
+
+
+def test_twins_where_the_scale_has_them() -> None:
+    """Neither healthy runs nor the six kinds of the evaluation have twins, all others do."""
+    of = {frozen_set(job.kind): job.twin for job in jobs_of(SCALES["evaluation"])}
+    assert of == {"healthy": False, "seed": False, "hard": True, "reported": True, "placebo": True}
+
+
+def frozen_set(kind: str) -> str:
+    """Set of a kind."""
+    return load_kinds()[kind].set
