@@ -53,8 +53,8 @@ def _add_build(parts: Any) -> None:
     p = _part(parts, "build", _build, "build the data set, or go on with it",
               "Trains, records and labels the runs of a scale. A build that was stopped goes on "
               "where it was; all but times follows from kind, seed and scale.")  # fmt: skip
-    p.add_argument("--scale", default="tiny", metavar="NAME",
-                   help="tiny, medium, six, small or large (default: tiny)")  # fmt: skip
+    scales = "tiny, medium, six, small, large, fit or evaluation (default: tiny)"
+    p.add_argument("--scale", default="tiny", metavar="NAME", help=scales)
     p.add_argument("--out", default=_FOLDER, metavar="DIR", help=_DATA)
     p.add_argument("--jobs", type=_count, metavar="N", help="processes (default: one per core)")
     p.add_argument("--kinds", type=_names, metavar="A,B", help="these kinds, or sets of kinds: "

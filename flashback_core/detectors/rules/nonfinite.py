@@ -14,6 +14,7 @@ import numpy as np
 
 from flashback_core.detectors.rules.presence import REGULAR, Presence, Spread
 from flashback_core.detectors.rules.rule import Rule
+from flashback_core.detectors.rules.scaler import SKIP_LOOP
 from flashback_core.detectors.rules.view import Bools, Layout, View
 from flashback_core.detectors.signals import certain
 from flashback_core.report.model import Finding
@@ -30,7 +31,7 @@ COUNTABLE = 1e15
 class NonFinite(Rule):
     """The first step with a number that is not finite; passing ones of a log as `info`."""
 
-    keep: ClassVar[tuple[str, ...]] = ("first_step", "queue", "was_bad", "broken")
+    keep: ClassVar[tuple[str, ...]] = ("first_step", "queue", "was_bad", "broken", "left_out")
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,6 +39,7 @@ class NonFinite(Rule):
         self.queue: list[list[Any]] = []
         self.was_bad = -2
         self.broken = False
+        self.left_out: list[Any] = []
         self.watched: list[str] = []
         self.rows: list[int] = []
         self.presence: dict[str, Presence] = {}
@@ -107,7 +109,9 @@ class NonFinite(Rule):
         if view.skipped(i):
             return
         names = [n for n in self.gated if view.value(n, i) > 0]
-        if self.is_log:
+        if self.is_log and names and not lost and view.value("update_norm", i) == 0:
+            self._leave_out(view, i, names)
+        elif self.is_log:
             self._log(view, i, names + [n for n in lost if n == "loss"], [*lost])
         elif names or lost:
             self._break(row, row, view.step(i), _texts(view, i, [*names, *lost]))
@@ -162,6 +166,17 @@ class NonFinite(Rule):
             self._settle(row, row, follows=True)
         elif len(self.queue) >= LOG_RUN and self.queue[-LOG_RUN][0] == row - LOG_RUN + 1:
             self._settle(row - LOG_RUN + 1, row, follows=True)
+
+    def _leave_out(self, view: View, i: int, names: list[str]) -> None:
+        """A step with a finite loss that moved no weight, as where a loss scaler skips it."""
+        row = view.base + i
+        if not self.left_out or self.left_out[0] != row - 1:
+            self.left_out = [row, 0, row, view.step(i), _texts(view, i, names)]
+        self.left_out[:2] = row, self.left_out[1] + 1
+        if self.left_out[1] >= SKIP_LOOP:
+            self._break(row, *self.left_out[2:])
+        elif self.left_out[1] == 1 and self.may_speak(row, "skipped_step"):
+            self.say(row, _passing(view.step(i), "no weight moved"))
 
     def _settle(self, until: int, known: int, *, follows: bool = False) -> None:
         """Decide on the queued rows up to row `until`."""
@@ -222,10 +237,10 @@ def _sentence(name: str, value: float, step: int) -> str:
     return f"{name} was {value} at step {step}."
 
 
-def _passing(step: int) -> Finding:
+def _passing(step: int, why: str = "it was finite again soon after") -> Finding:
     text = (
-        f"The gradient norm was not finite at step {step}, and was finite again soon after: most "
-        "likely a step that a loss scaler skipped."
+        f"The gradient was not finite at step {step}, and {why}: most likely a step that a loss "
+        "scaler skipped."
     )
     return Finding(
         step=step, interval=(step, step), kind="skipped_step", confidence=0.5, severity="info",

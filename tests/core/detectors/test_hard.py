@@ -115,6 +115,19 @@ def test_a_passing_overflow_in_a_log_is_said_but_not_bad() -> None:
     assert (finding.severity, finding.kind, finding.step) == ("info", "skipped_step", 3)
 
 
+def test_a_step_that_moved_no_weight_in_a_log() -> None:
+    """Non-finite gradients and an update of exactly zero: a skipped step, unless it never ends."""
+    columns = log(60) | {"update_norm": np.ones(60), "nonfinite": np.zeros(60)}
+    for rows in ([0, 1, 2, 3, 4, 5, 30], [*range(40, 50)]):
+        columns["nonfinite"][rows] = 7
+        columns["update_norm"][rows] = 0.0
+    assert {(f.kind, f.severity) for f in found(columns)} == {("skipped_step", "info")}
+    columns["nonfinite"][35:], columns["update_norm"][35:] = 7, 0.0
+    assert [(f.step, f.kind) for f in found(columns) if f.severity == "bad"] == [(35, "nonfinite")]
+    applied = log(60) | {"update_norm": np.ones(60), "nonfinite": at(60, 30)}
+    assert [(f.step, f.kind) for f in found(applied)] == [(30, "nonfinite")]
+
+
 def test_an_overflow_that_stays_or_reaches_the_loss_is_bad() -> None:
     """The same norm is bad where it stays, or where the loss follows."""
     stays, follows = log(), log()
