@@ -218,7 +218,10 @@ class Recorder:
             return
         with self._guard("recording"):
             row = self._row
-            row.log(self._input.read(row.next_step, loss, exact, batch_ids, batch))
+            logged = self._input.read(row.next_step, loss, exact, batch_ids, batch)
+            for event in logged.events:
+                self._rows.add_event(event)
+            row.log(logged)
 
     def end_step(self, *, loss: Any = None, **exact: float) -> None:
         """Like `log`, for adapters that know that a step has just been attempted.

@@ -43,3 +43,4 @@ class LoopInput:
             logged.scalars.update(batch_scalars(ids))
         seen = self._batches.fields(step, ids, batch)
         logged.exact = {**seen, **logged.exact}
+        logged.events = [{**note, "step": step} for note in self._batches.notes]

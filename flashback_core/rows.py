@@ -35,6 +35,7 @@ class Logged:
     loss: Any = None
     scalars: dict[str, float] = field(default_factory=dict)
     exact: dict[str, float] = field(default_factory=dict)
+    events: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass(slots=True, kw_only=True)

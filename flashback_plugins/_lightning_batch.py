@@ -33,11 +33,13 @@ class Window:
         backwards: Backward passes since gradients were zero.
         evaluations: Backward passes of the batch that is trained on; several with LBFGS.
         first_loss: Loss of the first of them.
+        events: What the last batch is to be noted for.
     """
 
     def __init__(self, *, hashes: bool, ids_of: Callable[[Any], Any] | None) -> None:
         self._hashes, self._ids_of = hashes, ids_of
         self._watch = BatchWatch()
+        self.events: list[dict[str, Any]] = []
         self.backwards = self.evaluations = 0
         self.first_loss: Any = None
         self.clear()
@@ -62,6 +64,7 @@ class Window:
         given = self._ids_of(batch) if self._ids_of is not None else None
         ids = None if given is None else batch_ids_array(given)
         new = self._watch.fields(step, ids, batch if self._hashes else None)
+        self.events = [{**note, "step": step} for note in self._watch.notes]
         self._fields = _merged(self._fields, new) if self._fields else new
         if ids is not None:
             self._ids.append(ids)

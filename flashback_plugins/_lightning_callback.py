@@ -216,6 +216,8 @@ class CallbackHooks:
             if not self._guard.failed("the fingerprint of batches"):
                 known = self._window.add_batch(batch, self._recorder.next_step)
                 self._recorder.mark(**known)
+                for event in self._window.events:
+                    self._recorder.add_event(event)
         clipped = 0 if pl_module.automatic_optimization else -1
         self._recorder.mark(epoch=trainer.current_epoch, batch_index=batch_idx, clipped=clipped)
         self._regime.declare(trainer, self._recorder, batch_idx)

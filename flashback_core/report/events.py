@@ -111,6 +111,14 @@ def _outside(event: Event) -> str:
     return f"the {clean(event.get('what', 'state'), 40)} changed outside the optimizer{named}"
 
 
+def _samples(event: Event) -> str:
+    what, n = clean(event.get("what", "contents"), 20), event.get("n")
+    ids = _texts(event.get("ids"))
+    named = f" (ids {', '.join(ids[:4])}{', …' if len(ids) > 4 else ''})" if ids else ""
+    many = plural(n, "sample") if isinstance(n, int) else "samples"
+    return f"{many} that had come before came with other {what}{named}"
+
+
 def _config(event: Event) -> str:
     changed = event.get("changed")
     n = event.get("n_settings", len(changed) if isinstance(changed, Mapping) else 0)
@@ -153,6 +161,7 @@ _WORDS = {
     "damage": _damage,
     "outside": _outside,
     "config": _config,
+    "samples": _samples,
     "resume_check": _resume_check,
     "replica_divergence": _replicas,
     "note": _note,
@@ -162,6 +171,7 @@ _SAID = {
     "resume": {"after_step"},
     "outside": {"what", "tensors", "n_tensors", "entries"},
     "config": {"changed", "n_settings"},
+    "samples": {"what", "n", "rows", "ids"},
     "resume_check": {"differs"},
     "replica_divergence": {"text", "kind", "rank"},
     "note": {"text"},

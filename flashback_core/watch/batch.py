@@ -34,6 +34,11 @@ class BatchWatch:
     `SampleContents` says.
     """
 
+    @property
+    def notes(self) -> list[dict[str, Any]]:
+        """Events of the last batch, without their step: which samples changed."""
+        return self._contents.notes
+
     def __init__(self) -> None:
         self._steps: dict[int, int] = {}
         self._bits = np.zeros(0, np.uint8)

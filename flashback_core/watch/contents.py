@@ -18,9 +18,17 @@ LABEL_KEYS = ("labels", "label", "targets", "target", "y")
 FIRST_SLOTS, MOST_SLOTS = 1 << 10, 1 << 18
 MOST_ROWS, MOST_BYTES = 256, 4 << 20
 """Samples and bytes of inputs of a batch that are looked at; of a larger one only the first."""
+KNOWN = 64
+"""Samples that came again as they were, before one that did not can say anything."""
+HABIT = 0.02
+"""Share of changed samples from which changing is the run's habit: augmentation, noise."""
+NAMED, MOST_NOTES = 8, 64
+"""Samples that a note names, and notes of a run."""
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 
 Hashes = npt.NDArray[np.uint64]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 
 class SampleContents:
@@ -30,19 +38,26 @@ class SampleContents:
     shape and type are compared. A table holds one sample a slot: one that comes later takes the
     place of another, which then counts as never seen. So a change may be overlooked, but none is
     made up.
+
+    Attributes:
+        notes: Events of the last batch that say which samples changed; none where they do so by
+            habit.
     """
 
     def __init__(self) -> None:
         self._table = np.zeros((3, FIRST_SLOTS), np.uint64)
-        self._n_filled = 0
+        self._n_filled = self._n_notes = 0
+        self._n_known, self._n_changed = 0, {"inputs": 0, "labels": 0}
+        self.notes: list[dict[str, Any]] = []
 
-    def fields(self, ids: npt.NDArray[np.int64] | None, batch: Any) -> dict[str, float]:
+    def fields(self, ids: Ints | None, batch: Any) -> dict[str, float]:
         """Exact fields of a batch; none where its samples cannot be told apart.
 
         Args:
             ids: Sample ids, int64 of shape (samples,), or None.
             batch: A pair of inputs and labels, or a mapping with both; tensors in host memory.
         """
+        self.notes = []
         pair = inputs_and_labels(batch)
         if pair is None or (ids is not None and len(ids) != len(pair[0])):
             return {}
@@ -50,10 +65,10 @@ class SampleContents:
         n = _looked_at(inputs)
         content, shape = _digests(inputs[:n]), xxhash.xxh3_64_intdigest(_shape(inputs))
         keys = content if ids is None else ids[:n].astype(np.uint64) ^ np.uint64(shape | 1)
-        return self._compare(keys, content, _digests(labels[:n]), by_id=ids is not None)
+        return self._compare(keys, content, _digests(labels[:n]), ids)
 
     def _compare(
-        self, keys: Hashes, content: Hashes, labels: Hashes, *, by_id: bool
+        self, keys: Hashes, content: Hashes, labels: Hashes, ids: Ints | None
     ) -> dict[str, float]:
         slots = self._slots(keys)
         before = self._table[:, slots]
@@ -64,12 +79,30 @@ class SampleContents:
         self._table[:, slots] = keys, content, labels
         if self._table.shape[1] // 2 < self._n_filled < MOST_SLOTS // 2:
             self._grow()
+        n_inputs = self._note("inputs", known & ~same, ids)
+        n_labels = self._note("labels", relabelled, ids)
         n_known = int(np.count_nonzero(known))
+        self._n_known += n_known
         return {
             "samples_known": n_known,
-            "inputs_changed": n_known - int(np.count_nonzero(same)) if by_id else -1,
-            "labels_changed": int(np.count_nonzero(relabelled)),
+            "inputs_changed": -1 if ids is None else n_inputs,
+            "labels_changed": n_labels,
         }
+
+    def _note(self, what: str, changed: Bools, ids: Ints | None) -> int:
+        """Count samples that changed, and note which, unless that is usual."""
+        rows = np.flatnonzero(changed)
+        if not rows.size:
+            return 0
+        before = self._n_changed[what]
+        self._n_changed[what] += rows.size
+        is_usual = self._n_known < KNOWN or before + 1 > HABIT * (self._n_known + 2)
+        if not is_usual and self._n_notes < MOST_NOTES:
+            self._n_notes += 1
+            named = rows[:NAMED]
+            note = {"event": "samples", "what": what, "n": rows.size, "rows": named.tolist()}
+            self.notes.append(note if ids is None else note | {"ids": ids[named].tolist()})
+        return rows.size
 
     def _slots(self, keys: Hashes) -> npt.NDArray[np.intp]:
         bits = self._table.shape[1].bit_length() - 1

@@ -19,7 +19,7 @@ SMALL_LR_STEP = 0.3
 FREEZING = frozenset({"freeze", "unfreeze"})
 RECENT = 2048
 """Steps for which events that rules look up are remembered."""
-NOTED = ("outside", "config")
+NOTED = ("outside", "config", "samples")
 """Events that a rule looks up by the step that they belong to."""
 TOLD = ("replica_divergence", "resume_check")
 STARTS = ("resume", "session")

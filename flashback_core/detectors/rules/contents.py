@@ -7,7 +7,7 @@ learns the run's rate, and speaks where samples change so much more often that c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from math import log
 from typing import Any, ClassVar
 
@@ -86,7 +86,7 @@ class _Contents(ColumnRule):
         self.stretch[3] += k
         if k:
             self.stretch[4] = row
-            self._judge(row)
+            self._judge(view, row)
         if not self.is_said and row - self.stretch[0] > REST:
             self._end()
 
@@ -96,7 +96,7 @@ class _Contents(ColumnRule):
             self.n, self.changed = self.n + self.stretch[2], self.changed + self.stretch[3]
         self.stretch, self.is_said = [], False
 
-    def _judge(self, row: int) -> None:
+    def _judge(self, view: View, row: int) -> None:
         _, step, n, k, _ = self.stretch
         usual = (self.changed + 1) / (self.n + 2)
         if self.is_said:
@@ -110,7 +110,8 @@ class _Contents(ColumnRule):
                 f"Samples that had come before came with {self.what} from step {step} on: {k} of "
                 f"{n}, and {self.changed or 'none'} of {self.n} in the steps before."
             )
-            self.say(row, certain(step, self.kind, text, metrics={self.column: step}))
+            texts = (text, *_named(view, step, self.kind.removesuffix("_changed")))
+            self.say(row, certain(step, self.kind, *texts, metrics={self.column: step}))
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """As in `Rule`."""
@@ -139,6 +140,18 @@ class LabelsChanged(_Contents):
         if not view.has(InputsChanged.column):
             return known
         return np.asarray(known - view.column(InputsChanged.column).clip(0))
+
+
+def _named(view: View, step: int, what: str) -> Iterator[str]:
+    """Which samples changed at `step`, where the recorder noted it."""
+    for event in view.book.noted("samples", step):
+        if event.get("what") == what:
+            where = "ids" if event.get("ids") else "rows"
+            names = [str(x) for x in event.get(where, ())]
+            more = int(event.get("n", len(names))) - len(names)
+            tail = f" and {more} more" if more > 0 else ""
+            of = "ids" if where == "ids" else f"rows of the batch of step {step}"
+            yield f"The first of them: {of} {', '.join(names)}{tail}."
 
 
 def _bound(k: int, n: int, share: float) -> float:

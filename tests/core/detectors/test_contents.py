@@ -60,6 +60,16 @@ def test_inputs_that_change(size: int) -> None:
     assert (finding.step, finding.kind, finding.severity) == (T0, "inputs_changed", "bad")
 
 
+def test_the_samples_are_named() -> None:
+    """Evidence gives the ids that the recorder noted, or their rows in the batch."""
+    event: dict[str, Any] = {"event": "samples", "step": T0, "what": "labels", "n": 9}
+    event |= {"rows": [3, 5], "ids": [17, 4]}
+    for known_ids, words in ((True, "ids 17, 4 and 7 more"), (False, f"step {T0} 3, 5 and 7 more")):
+        told = event if known_ids else {k: v for k, v in event.items() if k != "ids"}
+        (finding,) = found(1, (told,), labels_changed=from_t0(9))
+        assert words in finding.evidence[1]
+
+
 def test_augmentation_is_a_habit() -> None:
     """Samples that change at every step, or at a rate that they had from the start: nothing."""
     rng = np.random.default_rng(1)

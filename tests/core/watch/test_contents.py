@@ -40,6 +40,24 @@ def test_what_changed(make: Any) -> None:
     assert values(seen.fields(IDS + 8, make(X, Y))) == (0, 0, 0)
 
 
+def test_samples_that_changed_are_noted() -> None:
+    """Which ones, by id and row, once enough came as they were; not where it is usual."""
+    seen, ids = SampleContents(), np.arange(40)
+    x, y = torch.randn(40, 3), torch.zeros(40, dtype=torch.int64)
+    for _ in range(4):
+        seen.fields(ids, (x, y))
+    labels = y.clone()
+    labels[[7, 9]] = 1
+    seen.fields(ids + 0, (x, labels))
+    assert seen.notes == [{"event": "samples", "what": "labels", "n": 2, "rows": [7, 9],
+                           "ids": [7, 9]}]  # fmt: skip
+    seen.fields(ids, (x, labels))
+    assert seen.notes == []
+    for _ in range(3):
+        seen.fields(ids, (torch.randn(40, 3), labels))
+    assert seen.notes == []  # augmentation began: noted once, usual from then on
+
+
 def test_without_ids() -> None:
     """Inputs stand for the sample: labels are compared, inputs cannot be."""
     seen = SampleContents()
