@@ -74,7 +74,11 @@ def fitted(
 
 
 def _healthy_of(table: StepTable, bad: int | None, kind: Hashable) -> Iterator[_Healthy]:
-    """The run as it is, and for the sake of runs that come without one, without learning rate."""
+    """The run as it is, and for the sake of runs that come without one, without learning rate.
+
+    A run whose rate jumped where nobody said so is no healthy run to those who do not see the rate:
+    there it counts as it is only.
+    """
     from flashback_core.detectors.first_bad_step import series_of
 
     stop = len(table) if bad is None else int(np.searchsorted(table.steps, bad))
@@ -85,6 +89,13 @@ def _healthy_of(table: StepTable, bad: int | None, kind: Hashable) -> Iterator[_
             series = Series(names, {}, Confidence())
             maxima = block_maxima(series.values(rows, table.events))
             yield _Healthy(series.statistics.names, maxima, len(rows), kind, counts)
+            if counts and _rate_moved(series):
+                return
+
+
+def _rate_moved(series: Series) -> bool:
+    """Whether something was found on the learning rate."""
+    return any(m.metric == "lr" for f in series.findings() for m in f.top_metrics)
 
 
 def levels_of(runs: Sequence[_Healthy]) -> dict[str, float]:
