@@ -129,6 +129,9 @@ def _add_score(parts: Any) -> None:
     p.add_argument("--data", default=_FOLDER, metavar="DIR", help=_DATA)
     p.add_argument("--detector", metavar="DIR", help="a saved detector instead of the shipped one")
     p.add_argument("--peers", action="store_true", help="score the rules of others too")
+    p.add_argument("--peers-fitted-on", metavar="DIR",
+                   help="the data set whose training split sets the thresholds of peers that "
+                        "have no published one (default: that of --data)")  # fmt: skip
     p.add_argument("--leaks", action="store_true", help="check that what means nothing changes "
                    "no verdict, instead of scoring")  # fmt: skip
     p.add_argument("--limit", type=_count, metavar="N", help="with --leaks: only the first N runs")
@@ -157,7 +160,7 @@ def _score(arguments: argparse.Namespace) -> int:
     notes: list[str] = []
     candidates = detectors(arguments.detector)
     if arguments.peers:
-        others, notes = fitted_peers(arguments.data)
+        others, notes = fitted_peers(arguments.peers_fitted_on or arguments.data)
         candidates |= others
     cache = arguments.cache or (Path(arguments.out, ".outcomes") if arguments.out else None)
     with _Bar("scoring", "files") as bar:

@@ -31,7 +31,9 @@ COUNTABLE = 1e15
 class NonFinite(Rule):
     """The first step with a number that is not finite; passing ones of a log as `info`."""
 
-    keep: ClassVar[tuple[str, ...]] = ("first_step", "queue", "was_bad", "broken", "left_out")
+    keep: ClassVar[tuple[str, ...]] = (
+        "first_step", "queue", "was_bad", "broken", "left_out", "lost_at",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,6 +42,7 @@ class NonFinite(Rule):
         self.was_bad = -2
         self.broken = False
         self.left_out: list[Any] = []
+        self.lost_at: int | None = None  # step from which on the loss has had no value
         self.watched: list[str] = []
         self.rows: list[int] = []
         self.presence: dict[str, Presence] = {}
@@ -125,6 +128,8 @@ class NonFinite(Rule):
                 self._back(name, row)
                 continue
             self.dirty |= presence.is_there
+            if name == "loss" and presence.is_there:
+                self.lost_at = view.step(i)
             missing = presence.missing(row)
             if self.is_log or view.skipped(i):
                 self.watch_until = max(self.watch_until, row + 2)
@@ -200,9 +205,10 @@ class NonFinite(Rule):
         self._settle(n_rows, n_rows)
         loss = self.presence.get("loss")
         empty = loss is not None and loss.last < 0 and not (loss.is_there and loss.since < n_rows)
-        if self.is_log and empty and not self.broken and self.first_step is not None:
-            step = self.first_step
-            text = f"loss was nan at step {step}."
+        step = self.first_step if empty else self.lost_at
+        is_over = loss is not None and (empty or loss.has_ended(n_rows))
+        if self.is_log and is_over and not self.broken and step is not None:
+            text = f"loss was nan at step {step}, and had no value after it."
             self.say(n_rows, certain(step, "nonfinite", text, metrics={"loss": step}))
 
     def state(self) -> dict[str, Any]:

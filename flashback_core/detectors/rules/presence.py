@@ -13,6 +13,8 @@ __all__ = ["REGULAR", "Presence", "Spread"]
 
 REGULAR = 4
 """Values in a row after which a value that is missing was not finite."""
+FEW, GONE = 2, 20
+"""So few values in a row will do where none has come in so many rows up to the end."""
 
 
 class Presence:
@@ -51,6 +53,11 @@ class Presence:
         if not self.is_there:
             self.widest = max(self.widest, row - self.last if self.seen else 0)
             self.is_there, self.since = True, row
+
+    def has_ended(self, n_rows: int) -> bool:
+        """Whether the first rows have values and none of the many after them has, to the end."""
+        is_start = self.seen >= FEW and self.widest <= 1 and self.last == self.seen - 1
+        return is_start and not self.is_there and n_rows - self.since >= GONE
 
     @property
     def overdue_at(self) -> int:

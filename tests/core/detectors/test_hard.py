@@ -107,6 +107,20 @@ def test_a_log_of_nan_only() -> None:
     assert (finding.step, finding.kind) == (0, "nonfinite")
 
 
+@pytest.mark.parametrize("values", [2, 3])
+def test_a_loss_that_ends_after_its_first_values(values: int) -> None:
+    """Two values, then none to the end: NaN from there; one value may be a loss logged rarely."""
+    columns = log(60)
+    columns["loss"][values:] = np.nan
+    (finding,) = found(columns)
+    assert (finding.step, finding.kind, finding.severity) == (values, "nonfinite", "bad")
+    assert found({name: values[: values.size // 3] for name, values in columns.items()}) == []
+    columns["loss"][1:] = np.nan
+    assert found(columns) == []
+    columns["loss"][:2] = columns["loss"][50:] = 1.0
+    assert found(columns) == []
+
+
 def test_a_passing_overflow_in_a_log_is_said_but_not_bad() -> None:
     """An infinite gradient norm that passes, with a finite loss, is most likely a skipped step."""
     columns = log()
