@@ -38,6 +38,7 @@ _OF_FIELDS = (
     ("batch_seen", "Batches that come again at once, or in the same order as before."),
     ("duplicates", "Samples that are repeated inside a batch."),
     ("labels", "Labels that stop following their inputs."),
+    ("samples_known", "Samples that come again, with the same inputs and labels."),
     ("lost_updates", "Tensors that have a gradient and do not move."),
     ("zero_grads", "Tensors whose gradient becomes exactly zero or is missing."),
 )
@@ -95,6 +96,8 @@ def _is_known(table: StepTable, field: str) -> bool:
     name = f"exact:{field}"
     if name not in table.exact_names:
         return False
+    if field == "samples_known":
+        return bool(np.any(table.column(name) > 0))
     return field == "step_skipped" or bool(np.any(table.column(name) != _ABSENT[field]))
 
 

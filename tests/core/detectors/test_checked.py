@@ -25,6 +25,16 @@ def test_what_was_recorded_was_checked() -> None:
     assert "What was checked" in to_html(bare)
 
 
+def test_samples_are_checked_where_some_came_again() -> None:
+    """In a first epoch no sample comes again, and nothing was compared."""
+    run = run_with_fault(first_bad_step=120)
+    columns = {name: run.column(name) for name in run}
+    for known, is_checked in ((-1, False), (0, False), (8, True)):
+        columns["exact:samples_known"] = np.full(len(run), known, np.int32)
+        facts = FirstBadStepDetector().predict(MemoryTable(run.steps, columns)).facts
+        assert any("come again, with" in text for text in facts["checked"]) == is_checked
+
+
 def test_too_few_rows_leave_the_statistics_out() -> None:
     """A short run says that the statistics were not applied."""
     short = MemoryTable(np.arange(20), {"loss": np.linspace(3, 1, 20)})
