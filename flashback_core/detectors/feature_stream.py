@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flashback_core.bounds import bounded
+from flashback_core.detectors.compiled import kernels
 from flashback_core.detectors.features import Part, columns_of, parts_of
 from flashback_core.schema import N_BINS
 from flashback_core.table import StepTable
@@ -33,6 +34,7 @@ TINY_RATE = 1e-3
 LOSS_UNIT = 1e-6  # below this a loss counts as zero, and its logarithm is flat
 FAR = 1.5
 """Distance to the row before, over the one before it, from which on rows are missing between."""
+_BINS = np.arange(N_BINS, dtype=np.float64)[:, None]
 ONE_BIN = 0.8
 """Share of one bin from which on a histogram says only that an edge was crossed."""
 
@@ -92,10 +94,8 @@ class FeatureStream:
             [self._at.get(parts[j].bottom, -1) for j in self._logit], np.int64
         )
         self._mean = [(int(j), parts[j]) for j in chosen("mean")]
-        self._bins = {
-            p.top: np.array([self._at[f"hist_{p.top}:{i}"] for i in range(N_BINS)])
-            for _, p in self._mean
-        }
+        bins = [[self._at[f"hist_{p.top}:{i}"] for i in range(N_BINS)] for _, p in self._mean]
+        self._bins = np.array(bins, np.int64).reshape(-1, N_BINS)
 
     def update(self, table: StepTable) -> Floats:
         """Values of the rows of `table`, which follow those before; (features, rows).
@@ -120,17 +120,21 @@ class FeatureStream:
 
     def _gaps(self, steps: npt.NDArray[np.int64]) -> Floats:
         """Steps since the row before; NaN where they are far more than at the row before that."""
-        first = int(steps[0]) - 1 if self._last_step is None else self._last_step
-        gaps = np.diff(steps, prepend=first).astype(np.float64)
-        before = np.concatenate([[self._last_gap or gaps[0]], gaps[:-1]])
+        gaps, before = np.empty(len(steps)), np.empty(len(steps))
+        gaps[0] = 1 if self._last_step is None else int(steps[0]) - self._last_step
+        gaps[1:] = steps[1:] - steps[:-1]
+        before[0], before[1:] = self._last_gap or gaps[0], gaps[:-1]
         self._last_step, self._last_gap = int(steps[-1]), float(gaps[-1])
-        return np.where(gaps > FAR * before, np.nan, gaps)
+        gaps[gaps > FAR * before] = np.nan
+        return gaps
 
     def _raw_features(self, raw: Floats, gaps: Floats) -> Floats:
         """Every feature; NaN where it is not defined."""
-        usable = np.isfinite(raw) & (raw > 0)
-        logs = np.log(np.where(usable, raw, 1.0))
-        logs[~usable] = np.nan
+        unusable = ~((raw > 0) & (raw < np.inf))
+        logs = raw.copy()
+        logs[unusable] = 1.0
+        np.log(logs, out=logs)
+        logs[unusable] = np.nan
         out = np.full((len(self.items), raw.shape[1]), np.nan)
         out[self._logs] = logs[self._logs_of]
         out[self._ratios] -= logs[self._ratios_of]
@@ -141,8 +145,9 @@ class FeatureStream:
         if len(self._logit):
             out[self._logit] = self._logits(raw)
         if len(self._growth):
-            before = np.column_stack([self._last_log[self._growth_of], logs[self._growth_of, :-1]])
-            out[self._growth] = (logs[self._growth_of] - before) / gaps
+            now, before = logs[self._growth_of], np.empty((len(self._growth), len(gaps)))
+            before[:, 0], before[:, 1:] = self._last_log[self._growth_of], now[:, :-1]
+            out[self._growth] = (now - before) / gaps
         self._last_log = logs[:, -1].copy()
         self._histograms(raw, logs, out)
         return out
@@ -157,13 +162,11 @@ class FeatureStream:
 
     def _histograms(self, raw: Floats, logs: Floats, out: Floats) -> None:
         """Mean bin and width; where one bin holds nearly all, neither says anything."""
-        bins = np.arange(N_BINS, dtype=np.float64)
+        if not self._mean:
+            return
+        means, spreads = _moments(raw, self._bins)
         rate = None
-        for j, part in self._mean:
-            share = _shares(raw[self._bins[part.top]])
-            share[:, share.max(axis=0) > ONE_BIN] = np.nan
-            mean = _sum(bins[:, None] * share)
-            spread = np.sqrt(np.maximum(_sum(bins[:, None] ** 2 * share) - mean**2, 1e-9))
+        for (j, part), mean, spread in zip(self._mean, means, spreads, strict=True):
             scale: Floats | float = 0.0
             if part.bottom == self._rate:
                 if rate is None:
@@ -188,6 +191,9 @@ class FeatureStream:
 
     def _carried(self, values: Floats, slot: int) -> Floats:
         """`values` with what is not finite replaced by the last finite one before it."""
+        if np.isfinite(values).all():
+            self._last_lr[slot] = values[-1]
+            return values
         filled = np.concatenate([self._last_lr[slot : slot + 1], values])
         at = np.where(np.isfinite(filled), np.arange(len(filled)), 0)
         filled = filled[np.maximum.accumulate(at)]
@@ -206,18 +212,23 @@ class FeatureStream:
 
     def _filled(self, values: Floats) -> Floats:
         """Fill forward, from the rows before; note the first finite values."""
+        compiled = kernels(is_worth_it=False)
+        if compiled is not None:
+            compiled.fill_pass(values, self._last, self.first, self.row)
+            self.row += values.shape[1]
+            return values
         finite = np.isfinite(values)
         new = (self.first < 0) & finite.any(axis=1)
         if new.any():
             at = finite[new].argmax(axis=1)
             self.first[new] = self.row + at
             self._last[new] = values[new, at]
-        if not finite.all():
-            joined = np.column_stack([self._last, values])
-            rows = np.where(np.column_stack([np.ones(len(finite), bool), finite]),
-                            np.arange(values.shape[1] + 1), 0)  # fmt: skip
+        holes = np.flatnonzero(~finite.all(axis=1))
+        if len(holes):
+            rows = np.where(finite[holes], np.arange(1, values.shape[1] + 1), 0)
             np.maximum.accumulate(rows, axis=1, out=rows)
-            values = np.take_along_axis(joined, rows, axis=1)[:, 1:]
+            joined = np.column_stack([self._last[holes], values[holes]])
+            values[holes] = joined[np.arange(len(holes))[:, None], rows]
         self._last = values[:, -1].copy()
         self.row += values.shape[1]
         return values
@@ -227,10 +238,10 @@ class FeatureStream:
         bins = {j: self.items[j].metric for i, _ in self._mean for j in (i, i + 1)}
         return {
             "row": self.row,
-            "first": self.first,
-            "last": self._last,
+            "first": self.first.copy(),
+            "last": self._last.copy(),
             "last_log": self._last_log,
-            "last_lr": self._last_lr,
+            "last_lr": self._last_lr.copy(),
             "peak_lr": self._peak_lr,
             "last_step": -1 if self._last_step is None else self._last_step,
             "last_gap": self._last_gap,
@@ -265,13 +276,31 @@ def _skipped(table: StepTable) -> Bools:
     return np.zeros(len(table), dtype=bool)
 
 
+def _moments(raw: Floats, bins: npt.NDArray[np.int64]) -> tuple[Floats, Floats]:
+    """Mean bin and width of each histogram in each row; NaN where it says nothing.
+
+    Args:
+        raw: Columns, (columns, rows).
+        bins: Where among them the bins of each histogram are, (histograms, bins).
+    """
+    compiled = kernels(is_worth_it=False)
+    if compiled is not None:
+        means, spreads = np.empty((2, len(bins), raw.shape[1]))
+        compiled.histogram_pass(raw, bins, ONE_BIN, means, spreads)
+        return means, spreads
+    share = _shares(raw[bins])
+    share[np.broadcast_to(share.max(axis=1, keepdims=True) > ONE_BIN, share.shape)] = np.nan
+    means = _sum(_BINS * share)
+    return means, np.sqrt(np.maximum(_sum(_BINS**2 * share) - means**2, 1e-9))
+
+
 def _shares(counts: Floats) -> Floats:
-    """Share of each bin; NaN in rows whose counts are none."""
-    usable = np.all(np.isfinite(counts) & (counts >= 0), axis=0)
-    total = _sum(np.where(usable, counts, 0.0))
+    """Share of each bin, (…, bins, rows); NaN in rows whose counts are none."""
+    usable = ((counts >= 0) & (counts < np.inf)).all(axis=-2, keepdims=True)
+    total = _sum(np.where(usable, counts, 0.0))[..., None, :]
     return np.divide(counts, total, out=np.full_like(counts, np.nan), where=total > 1e-9)
 
 
 def _sum(values: Floats) -> Floats:
-    """Sum along the first axis, in the same order however many columns there are."""
-    return np.asarray(np.cumsum(values, axis=0)[-1])
+    """Sum along the axis before the last, in the same order however many columns there are."""
+    return np.asarray(np.cumsum(values, axis=-2)[..., -1, :])

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from flashback_core.detectors.compiled import kernels
 from flashback_core.detectors.features import FAMILIES, Feature
 from flashback_core.detectors.score_stream import SCALES
 
@@ -50,6 +51,9 @@ class Reduction:
         self.names = tuple(names)
         places = {test: k for k, test in enumerate(SCALES)}
         self.tests = np.array([places[n.split("/")[1]] for n in names], np.int64)
+        self._members = _joined([members for _, members, _ in self._families])
+        self._groups = _joined([groups for _, _, groups in self._families])
+        self._plan = _plan(self._families)
 
     def __call__(self, z: Floats, score: Floats) -> Floats:
         """Statistics of shape (statistics, rows).
@@ -59,6 +63,12 @@ class Reduction:
             score: Their size over their own tails, likewise.
         """
         n = z.shape[-1]
+        compiled = kernels(is_worth_it=False)
+        if compiled is not None:
+            out = np.empty((len(self.names), n))
+            z, score = np.ascontiguousarray(z), np.ascontiguousarray(score)
+            compiled.reduce_pass(z, score, self._members, self._groups, self._plan, _CAP, out)
+            return out
         if n == 1:  # sums of a single column take another order
             return self(np.repeat(z, 2, -1), np.repeat(score, 2, -1))[:, :1]
         parts = [part for family in self._families for part in _reduced(*family, z=z, score=score)]
@@ -72,6 +82,33 @@ def _families(items: Sequence[Feature]) -> Iterator[tuple[str, Ints, Ints]]:
         if members and (family != ALL or len(members) >= MANY):
             groups = [j for j in members if items[j].group]
             yield family, np.array(members, np.int64), np.array(groups, np.int64)
+
+
+def _joined(parts: list[Ints]) -> Ints:
+    return np.concatenate([np.empty(0, np.int64), *parts])
+
+
+def _plan(families: Sequence[tuple[str, Ints, Ints]]) -> Ints:
+    """For the compiled pass, a row per family.
+
+    Its members and groups from where to where among those of all, its tests, the place of the third
+    largest, and the first row of each of the four reductions, −1 for one that it does not have.
+    """
+    rows, member, group, at = [], 0, 0, 0
+    for family, members, groups in families:
+        n, tests = len(members), len(_tests(family))
+        rows.append([member, member + n, group, group + len(groups), tests, _third(n)])
+        member, group = member + n, group + len(groups)
+        there = _reductions(family, members, groups)
+        for reduction in ("largest", "third", "rms", "consensus"):
+            rows[-1].append(at if reduction in there else -1)
+            at += tests * (reduction in there)
+    return np.array(rows, np.int64).reshape(-1, 10)
+
+
+def _third(n: int) -> int:
+    """Which of the largest counts as the third, among `n`."""
+    return max(3, n // 10)
 
 
 def _tests(family: str) -> list[str]:
@@ -101,7 +138,7 @@ def _reduced(
         if reduction == "largest":
             yield mine.max(axis=1)
         elif reduction == "third":
-            place = len(members) - max(3, len(members) // 10)
+            place = len(members) - _third(len(members))
             yield np.partition(mine, place, axis=1)[:, place]
         elif reduction == "rms":
             yield np.sqrt((np.minimum(mine, _CAP) ** 2).sum(axis=1) / len(members))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
 from operator import itemgetter
 from typing import Any
 
@@ -16,6 +17,8 @@ __all__ = ["RowBlock", "RowView"]
 
 _FIELDS = {field.column: field for field in EXACT_FIELDS}
 _BITS = (1 << 64) - 1
+Columns = tuple[tuple[str, float], ...]
+"""Names of columns, each with the value that stands where a row has none."""
 
 
 class RowBlock(StepTable):
@@ -34,16 +37,26 @@ class RowBlock(StepTable):
         self._names = tuple(n for n in names if not n.startswith("exact:"))
         self._exact = tuple(n for n in names if n.startswith("exact:"))
         self._at = {name: i for i, name in enumerate(self._real)}
-        self._whole_at = {name: i for i, name in enumerate(self._whole)}
-        self._absent = np.array([int(_FIELDS[n].absent) & _BITS for n in self._whole], np.uint64)
-        self._unknown: list[int] = self._absent.tolist()
-        self._bare_at = {name[6:]: i for i, name in enumerate(self._whole)}
+        self._absent = [int(_FIELDS[n].absent) & _BITS for n in self._whole]
+        self._unknown = {n[6:]: _FIELDS[n].absent for n in self._whole}
+        self._unknown |= {n[6:]: np.nan for n in self._real if n.startswith("exact:")}
         self._matrix = np.empty((size, len(self._real)))
         self._ints = np.empty((size, len(self._whole)), np.uint64)
         self._signed = self._ints.view(np.int64)[:, : self._n_signed]
         self._real_of = _getter(self._real)
         self._signed_of = _getter(self._whole[: self._n_signed])
+        self._unsigned_of = _getter(self._whole[self._n_signed :])
+        bare = tuple(name[6:] for name in self._whole)
+        self._bare_signed_of = _getter(bare[: self._n_signed])
+        self._bare_unsigned_of = _getter(bare[self._n_signed :])
+        self._bare_real_of = _getter(tuple(n[6:] for n in self._real if n.startswith("exact:")))
         self._steps = np.empty(size, np.int64)
+        self._views: dict[str, npt.NDArray[Any]] = {
+            name: self._matrix[:, i] for name, i in self._at.items()
+        }
+        for i, name in enumerate(self._whole):
+            bits = self._ints[:, i]
+            self._views[name] = bits.view(np.int64) if i < self._n_signed else bits
         self._chosen: dict[tuple[str, ...], npt.NDArray[np.intp]] = {}
         self._first = self._stop = 0
 
@@ -62,15 +75,13 @@ class RowBlock(StepTable):
             self._matrix[at] = [np.nan if value is None else value for value in known]
         try:
             self._signed[at] = self._signed_of(row)
-            first = self._n_signed
+            self._ints[at, self._n_signed :] = self._unsigned_of(row)
         except (KeyError, TypeError, ValueError, OverflowError):  # missing, None, NaN, too large
-            first = 0
-        for i in range(first, len(self._whole)):
-            value = row.get(self._whole[i])
-            if value is None or value != value:  # NaN
-                self._ints[at, i] = self._absent[i]
-            else:
-                self._ints[at, i] = int(value) & _BITS
+            known = (row.get(name) for name in self._whole)
+            self._ints[at] = [
+                absent if value is None or value != value else int(value) & _BITS
+                for value, absent in zip(known, self._absent, strict=True)
+            ]
         self._steps[at] = step
         self._stop += 1
 
@@ -86,13 +97,13 @@ class RowBlock(StepTable):
         """
         at, n = self._stop, len(values)
         self._matrix[at, :n] = values
-        self._matrix[at, n:] = [exact.get(name[6:], np.nan) for name in self._real[n:]]
-        whole = self._unknown.copy()
-        for name, value in exact.items():
-            i = self._bare_at.get(name)
-            if i is not None:
-                whole[i] = int(value) & _BITS
-        self._ints[at] = whole
+        row = {**self._unknown, **exact}
+        self._matrix[at, n:] = self._bare_real_of(row)
+        try:
+            self._signed[at] = self._bare_signed_of(row)
+            self._ints[at, self._n_signed :] = self._bare_unsigned_of(row)
+        except OverflowError:  # other bits of the same 64
+            self._ints[at] = [int(row[name[6:]]) & _BITS for name in self._whole]
         self._steps[at] = step
         self._stop += 1
 
@@ -140,10 +151,7 @@ class RowBlock(StepTable):
 
     def column(self, name: str) -> npt.NDArray[Any]:
         """A column."""
-        if name in self._at:
-            return self._matrix[self._first : self._stop, self._at[name]]
-        whole = self._ints[self._first : self._stop, self._whole_at[name]]
-        return whole if _FIELDS[name].dtype == "u8" else whole.view(np.int64)
+        return self._views[name][self._first : self._stop]
 
     def state(self) -> dict[str, Any]:
         """The rows, as arrays by name."""
@@ -172,23 +180,55 @@ class RowView:
 
     Args:
         places: Place of each metric among the values.
-        values: All metrics.
-        exact: Exact fields by name, without ``exact:``.
     """
 
-    __slots__ = ("_exact", "_places", "_values")
+    __slots__ = (
+        "_columns", "_exact", "_exact_columns", "_is_plain", "_metrics", "_places", "_values",
+    )  # fmt: skip
 
-    def __init__(
-        self,
-        places: Mapping[str, int],
-        values: npt.NDArray[np.float64],
-        exact: Mapping[str, float],
-    ) -> None:
-        self._places, self._values, self._exact = places, values, exact
+    def __init__(self, places: Mapping[str, int]) -> None:
+        self._places = places
+        self._columns: Columns = ()
+        self._metrics: npt.NDArray[np.intp] = np.empty(0, np.intp)
+        self._exact_columns: Columns = ()
+        self._is_plain = True
+
+    def show(self, values: npt.NDArray[np.float64], exact: Mapping[str, float]) -> RowView:
+        """The view, of another row.
+
+        Args:
+            values: All metrics.
+            exact: Exact fields by name, without ``exact:``.
+        """
+        self._values, self._exact = values, exact
+        return self
 
     def get(self, name: str, default: Any = None) -> Any:
         """The value of a column, `default` where the row has none."""
-        if name.startswith("exact:"):
-            return self._exact.get(name[6:], default)
         at = self._places.get(name)
-        return default if at is None else float(self._values[at])
+        if at is not None:
+            return float(self._values[at])
+        return self._exact.get(name[6:], default) if name.startswith("exact:") else default
+
+    def of(self, columns: Columns) -> list[float]:
+        """Values of columns, each given with what stands where the row has none.
+
+        Args:
+            columns: They cost least as metrics, then exact fields, and always the same object.
+        """
+        if self._columns is not columns:
+            self._plan(columns)
+        if not self._is_plain:
+            return [self.get(name, usual) for name, usual in columns]
+        get = self._exact.get
+        values = self._values[self._metrics].tolist()
+        return [*values, *[get(name, usual) for name, usual in self._exact_columns]]
+
+    def _plan(self, columns: Columns) -> None:
+        names = [name for name, _ in columns]
+        metrics = list(takewhile(self._places.__contains__, names))
+        rest = columns[len(metrics) :]
+        self._is_plain = all(name.startswith("exact:") for name, _ in rest)
+        self._columns = columns
+        self._metrics = np.array([self._places[name] for name in metrics], np.intp)
+        self._exact_columns = tuple((name[6:], usual) for name, usual in rest)

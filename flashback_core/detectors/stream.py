@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from flashback_core.detectors.compiled import kernels
 from flashback_core.detectors.row_block import RowBlock, RowView
 from flashback_core.detectors.series import Series
 from flashback_core.errors import DetectorError
@@ -56,6 +57,7 @@ class DetectorStream:
     """
 
     def __init__(self, detector: FirstBadStepDetector) -> None:
+        kernels(is_worth_it=True)  # now, not within a step
         self._detector = detector
         self._names: tuple[str, ...] | None = None
         self._series: dict[int, Series] = {}
@@ -113,8 +115,8 @@ class DetectorStream:
         which = int(exact.get("optimizer", 0))
         series, block = self._of(which)
         block.add_values(step, values, exact)
-        row = RowView(self._places, values, exact)
-        self._advance(which, is_urgent=series.rules.is_urgent(row))  # type: ignore[arg-type]  # only `get` is used
+        row = self._view.show(values, exact)
+        self._advance(which, is_urgent=series.rules.is_urgent(row))  # type: ignore[arg-type]  # what it asks for is there
         found, self._told = self._told, []
         return found
 
@@ -137,9 +139,9 @@ class DetectorStream:
             self._look(which)
 
     @cached_property
-    def _places(self) -> dict[str, int]:
+    def _view(self) -> RowView:
         metrics = (n for n in self._names or () if not n.startswith("exact:"))
-        return {name: i for i, name in enumerate(metrics)}
+        return RowView({name: i for i, name in enumerate(metrics)})
 
     def expect(self, step: int, kind: str) -> None:
         """Declare a change at `step`, at or before it happens; see `Recorder.expect`."""

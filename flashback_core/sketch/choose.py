@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from collections.abc import Sequence
 
@@ -10,6 +9,7 @@ import torch
 
 from flashback_core.sketch.adam_state import AdamState
 from flashback_core.sketch.backend import Backend, PendingSums, Watched
+from flashback_core.sketch.compiled import load_kernels
 from flashback_core.sketch.device import DeviceBackend
 from flashback_core.sketch.flat import FlatBackend
 from flashback_core.sketch.sharded import ShardedBackend, is_sharded
@@ -39,7 +39,7 @@ def choose_backend(
 
 
 def _cpu(watched: Watched, histogram_every: int) -> Backend:
-    if os.environ.get("FLASHBACK_BACKEND") != "flat" and importlib.util.find_spec("numba"):
+    if os.environ.get("FLASHBACK_BACKEND") != "flat" and load_kernels() is not None:
         from flashback_core.sketch.fused import FusedBackend
 
         return FusedBackend(watched, histogram_every)

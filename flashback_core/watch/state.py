@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 import xxhash
+
+from flashback_core.sketch.compiled import load_kernels
 
 __all__ = ["BUDGET_BYTES", "Digester", "Key", "Named", "TensorWatch", "digests"]
 
@@ -30,16 +30,7 @@ def digests(tensors: Sequence[torch.Tensor]) -> npt.NDArray[np.uint64]:
     return Digester(tensors).take()
 
 
-def _load_kernels() -> ModuleType | None:
-    """The compiled passes, None without numba."""
-    if importlib.util.find_spec("numba") is None:
-        return None
-    from flashback_core.sketch import kernels
-
-    return kernels
-
-
-_kernels = _load_kernels()
+_kernels = load_kernels()
 
 
 class Digester:

@@ -112,7 +112,7 @@ class Gradients(Rule):
     def bounds(self) -> tuple[Sequence[float], Sequence[float]]:
         """Counts between the lowest and the highest so far; coming and going is counted."""
         if self.usual is None:
-            return [np.inf], [-np.inf]
+            return [-np.inf], [-1.0]  # until one is known
         floor = -np.inf if self.comings >= COMINGS or not self.above else self.lowest + 0.5
         roof = self.usual if self.above or self.comings >= COMINGS else self.lowest
         return [floor], [float(max(roof, self.lowest))]

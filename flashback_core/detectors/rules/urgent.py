@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import le
 
+from flashback_core.detectors.row_block import RowView
 from flashback_core.detectors.rules.batches import Labels
 from flashback_core.detectors.rules.counters import OptimizerSteps, ScheduleStep
 from flashback_core.detectors.rules.jumps import RELATIVE
@@ -39,7 +41,10 @@ class Urgent:
     def __init__(
         self, rules: Mapping[str, Rule], last: Mapping[str, float], moved: float = 0.0
     ) -> None:
-        self._ranges = [*_EVERY, *(r for rule in rules.values() for r in _ranges(rule))]
+        ranges = [*_EVERY, *(r for rule in rules.values() for r in _ranges(rule))]
+        self._ranges = sorted(ranges, key=lambda r: r[0].startswith("exact:"))
+        self._columns = tuple((name, usual) for name, _, _, usual in self._ranges)
+        self._low, self._high = [r[1] for r in self._ranges], [r[2] for r in self._ranges]
         self._most = {k: n for rule in rules.values() for k, n in _growth(rule) if k in last}
         self._counts = {name: last[name] for name in self._most}
         self._rate, self._moved = last.get("lr", 0.0), moved
@@ -48,17 +53,22 @@ class Urgent:
         is_known = isinstance(schedule, OffSchedule) and not schedule.is_silent
         self._ratio = schedule.ratio if is_known and isinstance(schedule, OffSchedule) else None
 
-    def is_urgent(self, row: Mapping[str, float]) -> bool:
+    def is_urgent(self, row: Mapping[str, float] | RowView) -> bool:
         """Whether a value lies outside of its range; NaN always does."""
         get = row.get
-        for name, low, high, usual in self._ranges:
-            if not low <= get(name, usual) <= high:
+        if isinstance(row, RowView):
+            values = row.of(self._columns)
+            if not (all(map(le, self._low, values)) and all(map(le, values, self._high))):
                 return True
+        else:
+            for name, low, high, usual in self._ranges:
+                if not low <= get(name, usual) <= high:
+                    return True
         digest = get("exact:config_hash", 0)
         moved = self._counts_moved(row) | self._rate_moved(row)
         return moved or bool(digest and self._digest and digest != self._digest)
 
-    def _counts_moved(self, row: Mapping[str, float]) -> bool:
+    def _counts_moved(self, row: Mapping[str, float] | RowView) -> bool:
         out = False
         for name, most in self._most.items():
             before = self._counts[name]
@@ -66,7 +76,7 @@ class Urgent:
             out = out or not 0 <= now - before <= most
         return out
 
-    def _rate_moved(self, row: Mapping[str, float]) -> bool:
+    def _rate_moved(self, row: Mapping[str, float] | RowView) -> bool:
         before, self._rate = self._rate, row.get("lr", self._rate)
         usual, self._moved = self._moved, abs(self._rate - before)
         if self._moved > max(RELATIVE * before, TWICE * usual):
@@ -74,7 +84,7 @@ class Urgent:
         planned = row.get(SCHEDULED)
         if planned is None or self._ratio is None:
             return False
-        return abs(self._rate - self._ratio * planned) > SAME_RATIO * self._rate + TINY
+        return bool(abs(self._rate - self._ratio * planned) > SAME_RATIO * self._rate + TINY)
 
 
 def _growth(rule: Rule) -> list[tuple[str, int]]:

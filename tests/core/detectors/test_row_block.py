@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from flashback_core.detectors.row_block import RowBlock
+from flashback_core.detectors.row_block import RowBlock, RowView
 
 NAMES = ("loss", "lr", "exact:config_hash", "exact:step_skipped", "exact:loss_scale")
 
@@ -52,3 +52,30 @@ def test_an_unknown_column() -> None:
     """Asking for a column that is not there is an error."""
     with pytest.raises(KeyError):
         RowBlock(("loss",), 2).column("lr")
+
+
+def test_bits_of_whole_numbers() -> None:
+    """A negative number in a field without sign, or one too large for its sign, keeps its bits."""
+    one, other = RowBlock(NAMES, 2), RowBlock(NAMES, 2)
+    row = {"exact:config_hash": -1, "exact:step_skipped": 2**64 - 5}
+    one.add(1, {"loss": 2.0, "lr": 0.5, **row})
+    other.add_values(1, np.array([2.0, 0.5]), {name[6:]: value for name, value in row.items()})
+    for block in (one, other):
+        assert block.column("exact:config_hash").tolist() == [2**64 - 1]
+        assert block.column("exact:step_skipped").tolist() == [-5]
+        assert np.isnan(block.column("exact:loss_scale")).all()
+
+
+def test_a_view_of_a_row() -> None:
+    """Values by column, one or several, with what stands where the row has none."""
+    view = RowView({"loss": 0, "lr": 1})
+    plain = (("lr", 0.0), ("exact:epoch", 3.0), ("exact:rank", -1.0))
+    mixed = (("exact:epoch", 3.0), ("more", 7.0), ("loss", 0.0))
+    for loss, epoch in ((1.5, 4), (2.5, 5)):
+        view.show(np.array([loss, 0.1]), {"epoch": epoch})
+        assert view.get("loss") == loss
+        assert (view.get("exact:epoch"), view.get("exact:rank", 9), view.get("more")) == (
+            epoch, 9, None,
+        )  # fmt: skip
+        assert view.of(plain) == [0.1, epoch, -1.0]
+        assert view.of(mixed) == [epoch, 7.0, loss]

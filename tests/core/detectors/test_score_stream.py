@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from flashback_core.detectors.compiled import kernels
 from flashback_core.detectors.feature_stream import FeatureStream
 from flashback_core.detectors.features import Features
 from flashback_core.detectors.reduction import Reduction
@@ -76,6 +77,26 @@ def test_state() -> None:
     np.testing.assert_array_equal(
         one.update(x[:, 213:], features.first)[1], other.update(x[:, 213:], features.first)[1]
     )
+
+
+def test_backends_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream that begins with numpy goes on with numba once that is loaded; no score moves."""
+    pytest.importorskip("numba")
+    run = healthy_run(400)
+    features = FeatureStream(run.names)
+    floor = Features(features.items, np.empty((len(features.items), 0))).floor
+    x = features.update(run)
+    monkeypatch.setenv("FLASHBACK_BACKEND", "flat")
+    one, other = ScoreStream(floor), ScoreStream(floor)
+    expected = one.update(x, features.first)
+    parts = [other.update(x[:, :150], features.first)]
+    assert (one.backend, other.backend) == ("flat", "flat")
+    monkeypatch.delenv("FLASHBACK_BACKEND")
+    assert kernels(is_worth_it=True) is not None
+    parts.append(other.update(x[:, 150:], features.first))
+    assert (other.backend, other.row) == ("fused", 400)
+    for k in range(2):
+        np.testing.assert_array_equal(np.concatenate([p[k] for p in parts], axis=-1), expected[k])
 
 
 def test_memory_does_not_grow() -> None:

@@ -103,6 +103,28 @@ def test_resumed(at: int) -> None:
     assert again.report().findings == DETECTOR.predict(run).findings
 
 
+@pytest.mark.parametrize("backends", [("flat", ""), ("", "flat")], ids=["to_numba", "to_numpy"])
+@pytest.mark.parametrize("at", [100, 251, 256, 300])
+def test_resumed_by_the_other_backend(
+    monkeypatch: pytest.MonkeyPatch, at: int, backends: tuple[str, str]
+) -> None:
+    """A stream saved with numba goes on without it, and the other way round."""
+    pytest.importorskip("numba")
+    run = run_with_fault(first_bad_step=250, kind="update_jump")
+    rows = list(rows_of(run))
+    monkeypatch.setenv("FLASHBACK_BACKEND", backends[0])
+    stream = DETECTOR.stream()
+    for row in rows[:at]:
+        stream.update(row)
+    state = stream.state()
+    monkeypatch.setenv("FLASHBACK_BACKEND", backends[1])
+    again = DETECTOR.stream(state=state)
+    for row in rows[at:]:
+        again.update(row)
+    again.finish()
+    assert again.report().findings == DETECTOR.predict(run).findings
+
+
 def test_saved_in_a_file(tmp_path: Any) -> None:
     """The state is plain: it can be written and read without pickle."""
     run = run_with_fault(first_bad_step=250, kind="update_jump")
