@@ -120,7 +120,7 @@ ODD = {
     "nan at once": (run_with_fault(first_bad_step=0, kind="nonfinite"), "bad", 0, "nonfinite"),
     "sizes wrong at once": (run_with_fault(first_bad_step=0, kind="update_jump"), "healthy", None,
                             None),
-    "the loss alone": (run_with_fault(first_bad_step=200)[["loss"]], "bad", 200, "loss_shift"),
+    "the loss alone": (run_with_fault(first_bad_step=200)[["loss"]], "bad", 200, "divergence"),
 }  # fmt: skip
 
 

@@ -3,7 +3,8 @@
 Each statistic has a *level*, which one in `LEVEL_BLOCKS` healthy blocks of `BLOCK` rows exceeds:
 the Hill estimate of its tail. What is compared with a budget is the largest ratio of a statistic to
 its level, over all statistics; its own tail is measured on kinds of runs whose statistics had no
-part in the levels, since an unseen kind of healthy run brings a tail of its own.
+part in the levels, since an unseen kind of healthy run brings a tail of its own. Both are tails of
+events: blocks that adjoin a larger one are part of it (`peaks`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["BLOCK", "Confidence", "Tail", "block_maxima", "level_of"]
+__all__ = ["BLOCK", "Confidence", "Tail", "block_maxima", "level_of", "peaks"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -29,6 +30,8 @@ LEAST = 10
 """Blocks that it is estimated from at least."""
 FLATTEST, STEEPEST = 0.5, 0.08
 """Bounds of a tail index, for samples that are too small to tell."""
+TOP = 0.97
+"""Confidence in the strongest alarm."""
 TAIL_RATE = 60.0
 """Alarms per 100,000 rows from which on the tail of the largest ratio is estimated."""
 
@@ -65,7 +68,10 @@ class Tail:
 
 @dataclass(frozen=True, slots=True)
 class Confidence:
-    """Share of statistical findings that are right within 2 steps, as a logistic function.
+    """Share of statistical findings that are right within 2 steps: a logistic function, times `TOP`.
+
+    However strong an alarm is, some are wrong: a run may become unstable by itself, or break in its
+    own way long after the fault. Without that ceiling one of these would flatten the whole function.
 
     Attributes:
         bias: Log odds at a ratio of 1 whose date has no belief.
@@ -80,21 +86,22 @@ class Confidence:
     def of(self, ratio: float, near: float) -> float:
         """Confidence in an alarm of a ratio, dated with a belief."""
         x = self.bias + self.ratio * math.log(max(ratio, 1e-3)) + self.near * near
-        return round(min(1.0 / (1.0 + math.exp(-x)), 0.97), 4)
+        return round(TOP / (1.0 + math.exp(-x)), 4)
 
     @classmethod
     def fitted(
         cls, ratios: Sequence[float], near: Sequence[float], right: Sequence[bool]
     ) -> Confidence:
-        """The function that explains which findings were right best (ridge-regularised)."""
+        """The function that explains best which findings were right (ridge, Fisher scoring)."""
         logs = np.log(np.maximum(np.asarray(ratios, np.float64), 1e-3)).clip(max=3.0)
         x = np.column_stack([np.ones(len(logs)), logs, np.asarray(near, np.float64)])
         y, w = np.asarray(right, np.float64), np.array([0.0, 1.0, 1.0])
-        for _ in range(50):
+        for _ in range(100):
             p = 1.0 / (1.0 + np.exp(-x @ w))
-            gradient = x.T @ (y - p) - 0.1 * np.array([0.0, w[1], w[2]])
-            hessian = (x * (p * (1 - p))[:, None]).T @ x + np.diag([1e-3, 0.1, 0.1])
-            w = w + np.linalg.solve(hessian, gradient)
+            wrong = TOP * p * (1 - p) / (1 - TOP * p)  # slope of −log(1 − TOP p)
+            gradient = x.T @ (y * (1 - p) - (1 - y) * wrong) - 0.1 * np.array([0.0, w[1], w[2]])
+            known = (x * (wrong * (1 - p))[:, None]).T @ x + np.diag([1e-3, 0.1, 0.1])
+            w = w + np.linalg.solve(known, gradient)
         return cls(*(round(float(v), 4) for v in w))
 
     def to_dict(self) -> dict[str, float]:
@@ -110,6 +117,22 @@ def block_maxima(values: Floats) -> Floats:
     n = max(1, rows // BLOCK)
     starts = np.arange(n) * rows // n
     return np.asarray(np.maximum.reduceat(values, starts, axis=-1))
+
+
+def peaks(maxima: Floats) -> Floats:
+    """Block maxima with 0 in the place of those that adjoin a larger one, or an equal one before.
+
+    What goes on over several blocks is one event, and counts once, as it is one alarm. In extreme
+    value statistics this is known as declustering.
+
+    Args:
+        maxima: Of shape (…, blocks).
+    """
+    out = maxima.copy()
+    before, after = maxima[..., :-1], maxima[..., 1:]
+    out[..., 1:][after <= before] = 0.0
+    out[..., :-1][before < after] = 0.0
+    return out
 
 
 def level_of(maxima: Floats) -> float:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from flashback_core.detectors.calibration import Confidence, Tail, block_maxima, level_of
+from flashback_core.detectors.calibration import Confidence, Tail, block_maxima, level_of, peaks
 from flashback_core.detectors.series import Series
 from flashback_core.errors import NoBaselineError
 from flashback_core.table import StepTable
@@ -102,7 +102,7 @@ def levels_of(runs: Sequence[_Healthy]) -> dict[str, float]:
     """Level of each statistic."""
     found: dict[str, list[Floats]] = {}
     for run in runs:
-        for name, maxima in zip(run.names, run.maxima, strict=True):
+        for name, maxima in zip(run.names, peaks(run.maxima), strict=True):
             found.setdefault(name, []).append(maxima)
     return {
         name: round(level_of(np.concatenate(parts)), 4) for name, parts in sorted(found.items())
@@ -121,7 +121,7 @@ def _tail(runs: Sequence[_Healthy]) -> Tail:
         for run in runs:
             if run.kind in mine and run.counts and run.maxima.size:
                 by = np.array([levels.get(name, np.inf) for name in run.names])
-                found.append((run.maxima / by[:, None]).max(axis=0))
+                found.append(peaks((run.maxima / by[:, None]).max(axis=0)))
                 rows += run.rows
     return Tail.of(np.concatenate(found), rows)
 

@@ -272,13 +272,12 @@ class StatisticStream:
         return bool(np.median(left) >= STAYS)
 
     def _all_gradients_moved(self, alarm: Alarm) -> bool:
-        """Whether the gradients of most groups moved together, and no histogram of updates."""
-        name = "gradient/point/consensus"
-        if name not in self.names:
-            return False
-        row = self._ratios.rows(alarm.row, alarm.row + 1)[self.names.index(name), 0]
-        after = Features(self._features.items, alarm.z).is_after & (self._family == "histogram")
-        return bool(row >= 1.0 and alarm.score[0][after].max(initial=0.0) <= 1.0)
+        """Whether most gradients left their own tails together, and no histogram of updates did."""
+        score, family = alarm.score[0], self._family
+        gradients = score[family == "gradient"]
+        after = Features(self._features.items, alarm.z).is_after & (family == "histogram")
+        together = bool(gradients.size) and float(np.median(gradients)) >= 1.0
+        return together and bool(score[after].max(initial=0.0) <= 1.0)
 
     def _dated(self, alarm: Alarm) -> Finding:
         """Date an alarm and say what moved."""
