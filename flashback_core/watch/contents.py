@@ -18,10 +18,9 @@ LABEL_KEYS = ("labels", "label", "targets", "target", "y")
 FIRST_SLOTS, MOST_SLOTS = 1 << 10, 1 << 18
 MOST_ROWS, MOST_BYTES = 256, 4 << 20
 """Samples and bytes of inputs of a batch that are looked at; of a larger one only the first."""
-KNOWN = 64
-"""Samples that came again as they were, before one that did not can say anything."""
-HABIT = 0.02
-"""Share of changed samples from which changing is the run's habit: augmentation, noise."""
+KNOWN, HABIT = 64, 0.02
+"""What `detectors.rules.contents` goes by: samples that came again before one that changed can say
+anything, and the share of changed ones from which that is the run's habit."""
 NAMED, MOST_NOTES = 8, 64
 """Samples that a note names, and notes of a run."""
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)

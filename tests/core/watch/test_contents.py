@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from flashback_core.detectors.rules import contents as rule
 from flashback_core.watch import contents
 from flashback_core.watch.contents import SampleContents, inputs_and_labels
 
@@ -38,6 +39,11 @@ def test_what_changed(make: Any) -> None:
     labels[5:] += 10
     assert values(seen.fields(IDS, make(other, labels))) == (8, 0, 3)
     assert values(seen.fields(IDS + 8, make(X, Y))) == (0, 0, 0)
+
+
+def test_notes_go_by_what_the_rule_goes_by() -> None:
+    """What is noted while recording is what the rule may speak of."""
+    assert (contents.KNOWN, contents.HABIT) == (rule.KNOWN, rule.HABIT)
 
 
 def test_samples_that_changed_are_noted() -> None:
