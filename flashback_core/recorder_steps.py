@@ -15,6 +15,7 @@ from flashback_core.sketch.parameters import innermost_optimizer
 from flashback_core.start import Parts
 from flashback_core.warn import Guard
 from flashback_core.watch.clip import ClipWatch
+from flashback_core.watch.kept import KeptGradients
 
 __all__ = ["Steps"]
 
@@ -44,6 +45,8 @@ class Steps:
         self._watch, self._schedule = parts.watch, parts.schedule
         self._clip = [ClipWatch() for _ in self._optimizers]
         self._clip_coef: float | torch.Tensor | None = None
+        self._kept = [KeptGradients() for _ in self._optimizers]
+        self._are_kept = -1
         self._rows, self._guard = rows, guard
         self.next_step = next_step
         self.is_closed = False
@@ -110,6 +113,7 @@ class Steps:
         if not self._guard.failed("the watch on clipping"):
             with self._guard("the watch on clipping"):
                 self._clip[i].observe(self._sketchers[i].parameters, scale)
+        self._are_kept = self._kept[i].look()
 
     def pause(self, seconds: float) -> None:
         """Take `seconds` off this step's wall time."""
@@ -129,6 +133,7 @@ class Steps:
             self._finish_row()
             if self._seen != i:
                 self._sketchers[i].gradients(_fused_scale(self._optimizers[i]))
+                self._are_kept = self._kept[i].look()
             self._lr = float(self._optimizers[i].param_groups[0]["lr"])
         self._look(i)
         self._clip_coef = self._clipping(i)
@@ -188,12 +193,18 @@ class Steps:
         row = OpenRow(
             sums=self._sketchers[i].updates(),
             parameters=self._sketchers[i].parameters,
-            exact={**self._standing, **self._watched, "optimizer": i},
+            exact={
+                **self._standing,
+                **self._watched,
+                "optimizer": i,
+                "grads_kept": self._are_kept,
+            },
             scalars=dict(self._standing_scalars),
             found_inf=found_inf,
             clip_coef=self._clip_coef,
         )
         self._watched = {}
+        self._kept[i].end(self._sketchers[i].parameters)
         if not self._guard.failed("the exact watches"):
             with self._guard("the exact watches"):
                 row.exact.update(self._watch.end(i, self.next_step))

@@ -195,6 +195,9 @@ EXACT_FIELDS = (
            "Of these, the ones with other inputs under the same id; -1 not known."),
     _exact("labels_changed", "i4", _UNKNOWN,
            "Of these, the ones with other labels on the same inputs; -1 not known."),
+    _exact("grads_kept", "i4", _UNKNOWN,
+           "1 where the gradients are the tensors of the step before, as without zero_grad or "
+           "where it keeps them, 0 where they are new; -1 not known."),
 )  # fmt: skip
 
 

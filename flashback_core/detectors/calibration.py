@@ -68,10 +68,10 @@ class Tail:
 
 @dataclass(frozen=True, slots=True)
 class Confidence:
-    """Share of statistical findings that are right within 2 steps: a logistic function, times `TOP`.
+    """Share of statistical findings that are right within 2 steps: a logistic function × `TOP`.
 
     However strong an alarm is, some are wrong: a run may become unstable by itself, or break in its
-    own way long after the fault. Without that ceiling one of these would flatten the whole function.
+    own way long after the fault. Without that ceiling one of these would flatten the function.
 
     Attributes:
         bias: Log odds at a ratio of 1 whose date has no belief.

@@ -39,6 +39,7 @@ _OF_FIELDS = (
     ("duplicates", "Samples that are repeated inside a batch."),
     ("labels", "Labels that stop following their inputs."),
     ("samples_known", "Samples that come again, with the same inputs and labels."),
+    ("grads_kept", "Gradients that nobody took away between two steps."),
     ("lost_updates", "Tensors that have a gradient and do not move."),
     ("zero_grads", "Tensors whose gradient becomes exactly zero or is missing."),
 )

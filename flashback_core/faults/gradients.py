@@ -176,10 +176,10 @@ def _role(name: str) -> str:
 class KeptGradients(Fault):
     """Add up gradients over steps, as without ``zero_grad``."""
 
-    _sums: dict[str, Tensor]
+    _kept: dict[str, tuple[Tensor, Tensor]]
 
     def _prepare(self) -> None:
-        self._sums = {}
+        self._kept = {}
 
     def _gradients(self, step: int) -> None:
         # the step before is kept too: zero_grad is first left out after it
@@ -188,9 +188,19 @@ class KeptGradients(Fault):
         for name, parameter in self.parameters.items():
             if parameter.grad is None:
                 continue
-            if self.is_active(step) and name in self._sums:
-                parameter.grad.add_(self._sums[name])
-            self._sums[name] = parameter.grad.clone()
+            if self.is_active(step) and name in self._kept:
+                _add_to_kept(parameter, *self._kept[name])
+            self._kept[name] = parameter.grad, parameter.grad.clone()
+
+
+def _add_to_kept(parameter: Tensor, kept: Tensor, values: Tensor) -> None:
+    """Add the new gradient to the old tensor, as a backward pass does that finds one."""
+    new = parameter.grad
+    assert new is not None  # the caller has looked
+    if kept is new:  # the loop keeps its tensors and sets them to zero
+        new.add_(values)
+    else:
+        parameter.grad = kept.add_(new)
 
 
 class StaleBlock(ElementFault):

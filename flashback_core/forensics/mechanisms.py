@@ -102,7 +102,7 @@ MECHANISMS: dict[str, Signs] = {
     "grad_x4": _any("gradient_shift", "distribution_shift"),
     "grad_noise": _any("distribution_shift", "sign_shift", "gradient_shift"),
     "clip_saturated": _any("gradient_shift", "sign_shift", "distribution_shift"),
-    "zero_grad_missing": _any("sign_shift", "gradient_shift"),
+    "zero_grad_missing": _any("gradients_kept", "sign_shift", "gradient_shift"),
     "one_rank_corrupt": _any("gradient_shift", "loss_shift", "replica_divergence"),
     "rank_desync": _any("replica_divergence", "gradient_shift"),
     "stale_half": _any("replica_divergence", "sign_shift"),

@@ -41,6 +41,10 @@ FIELD_WORDS: dict[str, tuple[Callable[[float], str], str]] = {
     "batch_seen": (_seen, "a batch came that an earlier step had had"),
     "duplicates": (_count("copy", "copies"), "the batch holds the same sample more than once"),
     "labels": (_labels, "labels do not follow their inputs as they did"),
+    "grads_kept": (
+        lambda value: {0.0: "new", 1.0: "those of the step before"}.get(value, "not known"),
+        "the gradient tensors of the step before were used again",
+    ),
     "samples_known": (_count("sample"), "they came before"),
     "inputs_changed": (
         _count("sample"),

@@ -159,6 +159,10 @@ LOOK = {
         "Look at how inputs and labels are put together: a shift by one, a shuffle of one of them, "
         "a collate function that sorts."
     ),
+    "gradients_kept": (
+        "Look at where zero_grad is called: once per update, before the backward pass, on the "
+        "model or the optimizer that is stepped, on every path through the loop."
+    ),
     "labels_changed": (
         "Compare the labels of these samples with the data set as it lies on disk: a label map or "
         "file that was read anew, an offset, a worker with another version of the data."

@@ -47,6 +47,7 @@ _WORDS = {
     "exact:clip_coef": "the factor of gradient clipping",
     "exact:clipped": "whether gradients were clipped",
     "exact:accum_count": "batches in one update",
+    "exact:grads_kept": "gradients that were kept",
     "exact:samples_known": "samples that came before",
     "exact:inputs_changed": "inputs of samples that came before",
     "exact:labels_changed": "labels of samples that came before",

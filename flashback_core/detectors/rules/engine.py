@@ -16,6 +16,7 @@ from flashback_core.detectors.rules.counters import OptimizerSteps, ScheduleStep
 from flashback_core.detectors.rules.explosion import Explosion
 from flashback_core.detectors.rules.gate import Gate
 from flashback_core.detectors.rules.groups import StartedGroups, StoppedGroups
+from flashback_core.detectors.rules.kept import KeptGradients
 from flashback_core.detectors.rules.learning import Learning
 from flashback_core.detectors.rules.nonfinite import NonFinite
 from flashback_core.detectors.rules.outside import Outside, Settings, Told
@@ -57,6 +58,7 @@ RULES: dict[str, Callable[[], Rule]] = {
     "labels": Labels,
     "labels_changed": LabelsChanged,
     "inputs_changed": InputsChanged,
+    "kept": KeptGradients,
     "lost_updates": LostUpdates,
     "zero_grads": lambda: Gradients("zero_grads"),
     "no_grads": lambda: Gradients("no_grads"),

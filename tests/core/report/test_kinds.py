@@ -29,7 +29,7 @@ COMPUTED = {
         "weights_changed",
         "state_changed",
     },
-    "self.kind": {"inputs_changed", "labels_changed"},
+    "self.kind": {"gradients_kept", "inputs_changed", "labels_changed"},
     "_KINDS[change.what]": {"weights_changed", "state_changed"},
     "kind": {
         *(kind for _, _, kind in OUTSIDE),
