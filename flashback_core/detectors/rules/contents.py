@@ -18,7 +18,7 @@ from flashback_core.detectors.rules.rule import REST
 from flashback_core.detectors.rules.view import Bools, Floats, View
 from flashback_core.detectors.signals import certain
 
-__all__ = ["InputsChanged", "LabelsChanged"]
+__all__ = ["Contents", "InputsChanged", "LabelsChanged"]
 
 KNOWN = 64
 """Samples that came again as they were, before one that did not can say anything."""
@@ -29,7 +29,7 @@ SURE = 18.4
 _COMPARED = "exact:samples_known"
 
 
-class _Contents(ColumnRule):
+class Contents(ColumnRule):
     """Counts samples that came again and samples that changed; subclasses name the column.
 
     Attributes:
@@ -50,6 +50,15 @@ class _Contents(ColumnRule):
         self.stretch: list[int] = []
         self.is_said = False
         self.since = -1
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether enough came again, hardly any changed, and none does at present."""
+        return self.n >= KNOWN and self._usual <= HABIT and not self.stretch
+
+    @property
+    def _usual(self) -> float:
+        return (self.changed + 1) / (self.n + 2)
 
     def compared(self, view: View) -> Floats:
         """Samples of each row that came again and can be compared."""
@@ -98,7 +107,7 @@ class _Contents(ColumnRule):
 
     def _judge(self, view: View, row: int) -> None:
         _, step, n, k, _ = self.stretch
-        usual = (self.changed + 1) / (self.n + 2)
+        usual = self._usual
         if self.is_said:
             self.may_speak(row, self.kind)
             return
@@ -119,7 +128,7 @@ class _Contents(ColumnRule):
         self.stretch = [int(x) for x in state["stretch"]]
 
 
-class InputsChanged(_Contents):
+class InputsChanged(Contents):
     """Other inputs under the same sample id."""
 
     column = "exact:inputs_changed"
@@ -127,7 +136,7 @@ class InputsChanged(_Contents):
     kind, what = "inputs_changed", "other inputs"
 
 
-class LabelsChanged(_Contents):
+class LabelsChanged(Contents):
     """Other labels on the same inputs."""
 
     column = "exact:labels_changed"

@@ -30,6 +30,11 @@ class KeptGradients(ColumnRule):
         super().__init__()
         self.n_new = 0
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether kept tensors would be told, and none were so far."""
+        return self.n_new >= HABIT_ROWS and not self.voices and not self.is_silent
+
     def run(self, view: View, hits: Bools | None) -> None:
         """Count rows with new tensors; look at those with kept ones."""
         if self.is_silent:

@@ -7,8 +7,10 @@ from operator import le
 
 from flashback_core.detectors.row_block import RowView
 from flashback_core.detectors.rules.batches import Labels
+from flashback_core.detectors.rules.contents import Contents
 from flashback_core.detectors.rules.counters import OptimizerSteps, ScheduleStep
 from flashback_core.detectors.rules.jumps import RELATIVE
+from flashback_core.detectors.rules.kept import KeptGradients
 from flashback_core.detectors.rules.nonfinite import NonFinite
 from flashback_core.detectors.rules.outside import Outside, Settings
 from flashback_core.detectors.rules.rule import Rule
@@ -105,6 +107,8 @@ def _ranges(rule: Rule) -> list[tuple[str, float, float, float]]:
         return [("exact:outside", -1.0, 0.0, 0.0)]
     if rule.is_silent:
         return []
+    if isinstance(rule, (KeptGradients, Contents)):
+        return [(rule.column, -1.0, 0.0, 0.0)] if rule.is_ready else []
     if isinstance(rule, Labels) and rule.usual is not None:
         return [("exact:labels", float(rule.usual), float(rule.usual), float(rule.usual))]
     return [("exact:batch_seen", -LARGE, -0.5, -1.0)] if "exact:batch_seen" in rule.gated else []

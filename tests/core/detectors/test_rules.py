@@ -37,6 +37,9 @@ def recorded(n: int) -> Columns:
     columns |= {f.column: np.full(n, f.absent, f.dtype) for f in EXACT_FIELDS}
     for name in ("no_grads", "duplicates", "lost_updates"):
         columns[f"exact:{name}"][:] = 0
+    for name in ("inputs_changed", "labels_changed", "grads_kept"):
+        columns[f"exact:{name}"][1:] = 0
+    columns["exact:samples_known"][40:] = 32
     columns["exact:labels"][:] = 1
     columns["exact:low16"][:] = 4
     columns["exact:config_hash"][:] = np.uint64(2**63 + 5)
@@ -209,7 +212,8 @@ URGENT = {
     "loss": np.nan, "nonfinite": 1.0, "group:head:update_nonfinite": 1.0, "lr": 2e-3,
     "exact:step_skipped": 1, "exact:outside": 1, "exact:batch_seen": 40, "exact:labels": 0,
     "exact:config_hash": 7, "exact:duplicates": 2, "exact:scheduler_step": 1,
-    "exact:opt_steps": 1, "exact:lr_scheduled": 1e-9,
+    "exact:opt_steps": 1, "exact:lr_scheduled": 1e-9, "exact:grads_kept": 1,
+    "exact:inputs_changed": 3, "exact:labels_changed": 1,
 }  # fmt: skip
 
 
