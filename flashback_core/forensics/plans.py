@@ -201,7 +201,11 @@ def _forced(task: TaskConfig, entry: KindEntry) -> TaskConfig:
         changes |= {"family": "moe", "size": "mini"}
     if "buffers" in entry.needs:
         changes |= {"family": "cnn", "size": "mini"}
-    return replace(task, **changes)
+    forced = replace(task, **changes)
+    if (forced.family, forced.optimizer) not in _CLASHES or forced.lr is None:
+        return forced
+    rate = forced.lr / LEARNING_RATES[forced.optimizer] * LEARNING_RATES["adamw"]
+    return replace(forced, optimizer="adamw", lr=rate)
 
 
 def _task(rng: np.random.Generator, preset: Preset, entry: KindEntry, length: int) -> TaskConfig:

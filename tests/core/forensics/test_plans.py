@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from flashback_core.forensics.kinds import abilities, load_kinds
+from flashback_core.forensics.optimizers import LEARNING_RATES
 from flashback_core.forensics.plans import PRESETS, plan
 
 KINDS = load_kinds()
@@ -101,3 +102,13 @@ def test_bad_requests_are_refused() -> None:
         plan(0, "bit_flip", preset="huge")
     with pytest.raises(ValueError, match="a seed is an integer from 0"):
         plan(-1, "bit_flip")
+
+
+@pytest.mark.parametrize("kind", ["buffer_flip", "router_collapse"])
+def test_forced_families_are_trained_by_what_can_train_them(kind: str) -> None:
+    """A kind that asks for a family never gets an optimizer that cannot train it."""
+    for seed in range(120):
+        task = plan(seed, kind, preset="small").task
+        assert not (task.family == "cnn" and task.optimizer == "muon")
+        assert task.lr is not None
+        assert 0.3 <= task.lr / LEARNING_RATES[task.optimizer] <= 1.5
