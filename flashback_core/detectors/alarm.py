@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flashback_core.detectors.dating import Onset
-from flashback_core.detectors.evidence import KINDS, Moves, describe, moved_first
+from flashback_core.detectors.evidence import KINDS, Moves, describe, moved_first, worth_telling
 from flashback_core.detectors.score_stream import SCALES
 from flashback_core.report.model import Finding
 
@@ -22,6 +22,8 @@ MEMBERS = 3
 """Features of the family behind an alarm that date it."""
 STRONG = 0.4
 """Share of the strongest score that a feature needs to date an alarm."""
+TOLD = 3
+"""Features that the evidence of a finding describes."""
 WIDE = 20
 """Rows of the credible interval beyond which an onset is called gradual."""
 
@@ -68,7 +70,7 @@ def finding_of_alarm(
     if onset.last - onset.first > WIDE:
         facts.append("The onset is gradual: no single step explains it.")
     point = moves.at(onset.row)
-    for j in members[:3].tolist():
+    for j in worth_telling(moves, onset.row, members.tolist(), TOLD):
         at_onset = abs(point[j]) >= abs(z[j])
         row, value = (onset.row, point[j]) if at_onset else (alarm.row, z[j])
         facts.append(describe(moves, j, row, float(value)))

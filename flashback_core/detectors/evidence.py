@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +12,7 @@ from flashback_core.detectors.features import Feature
 from flashback_core.detectors.score_stream import LEVEL
 from flashback_core.report.model import MetricScore
 
-__all__ = ["KINDS", "Moves", "describe", "moved_first"]
+__all__ = ["KINDS", "Moves", "describe", "moved_first", "worth_telling"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -77,39 +78,70 @@ def moved_first(moves: Moves, onset: int) -> tuple[MetricScore, ...]:
     Returns:
         At most `TOP` scores, each metric once.
     """
-    begin = onset - moves.start
-    z = np.abs(moves.point[:, begin : begin + SPAN])
-    ranked = []
-    moved = (z >= MOVED).any(axis=1)
-    itself = {
-        moves.items[j].metric for j in np.flatnonzero(moved).tolist() if not _is_share(moves, j)
-    }
-    for j in np.flatnonzero(moved).tolist():
-        at = int(np.argmax(z[j] >= MOVED))
-        if _is_share(moves, j) and moves.items[j].metric not in itself:
-            continue  # its share moved because the whole did
-        if _fell_behind(moves, j, begin + at) and _bottom(moves, j) in itself:
-            continue  # the norm grew, not the largest entry
-        ranked.append((at, -float(z[j, at : at + 3].max()), moves.items[j].metric))
     seen: dict[str, MetricScore] = {}
-    for at, score, metric in sorted(ranked):
-        step = int(moves.steps[begin + at])
-        seen.setdefault(metric, MetricScore(metric=metric, score=round(-score, 2), step=step))
+    for at, score, j in _ranked(moves, onset):
+        metric, step = moves.items[j].metric, int(moves.steps[onset - moves.start + at])
+        seen.setdefault(metric, MetricScore(metric=metric, score=round(score, 2), step=step))
     return tuple(seen.values())[:TOP]
 
 
-def _is_share(moves: Moves, j: int) -> bool:
-    return moves.items[j].family == "composition"
+def worth_telling(moves: Moves, onset: int, members: Sequence[int], n: int) -> list[int]:
+    """The features to describe: of `members`, and of what else moved at the onset.
+
+    A member is passed over where it moved only because the norm that it is divided by did: the
+    norm itself is told then.
+
+    Args:
+        moves: The rows around the alarm.
+        onset: Row of the onset.
+        members: Features behind the alarm, the strongest first.
+        n: How many.
+    """
+    at_once = [j for at, _, j in _ranked(moves, onset) if at == 0]
+    quiet = np.abs(moves.at(onset)) < MOVED
+    told = [j for j in members if j in at_once or quiet[j]]
+    told += [j for j in at_once if j not in told]
+    return (told or list(members))[:n]
 
 
-def _fell_behind(moves: Moves, j: int, at: int) -> bool:
-    """Whether the largest entry fell behind the norm that it is divided by."""
-    return moves.items[j].family == "peak" and bool(moves.point[j, at] < 0)
+def _ranked(moves: Moves, onset: int) -> list[tuple[int, float, int]]:
+    """Rows after the onset, score and number of each feature that moved itself, in order."""
+    begin = onset - moves.start
+    z = np.abs(moves.point[:, begin : begin + SPAN])
+    itself = _moved_itself(moves, z)
+    ranked = []
+    for j, item in enumerate(moves.items):
+        if _is_share(item):
+            z[j, : itself.get(item.metric, SPAN)] = 0.0  # till then it moved because the whole did
+        if not (z[j] >= MOVED).any():
+            continue
+        at = int(np.argmax(z[j] >= MOVED))
+        if moves.point[j, begin + at] < 0 and itself.get(_bottom(item), SPAN) <= at:
+            continue  # what it is held against grew
+        ranked.append((at, float(z[j, at : at + 3].max()), j))
+    return sorted(ranked, key=lambda found: (found[0], -found[1], moves.items[found[2]].metric))
 
 
-def _bottom(moves: Moves, j: int) -> str:
-    """The metric that a ratio is divided by."""
-    return moves.items[j].label.partition(" / ")[2]
+def _moved_itself(moves: Moves, z: Floats) -> dict[str, int]:
+    """The first row at which each metric moved by more than its share of a whole."""
+    found: dict[str, int] = {}
+    for j in np.flatnonzero((z >= MOVED).any(axis=1)).tolist():
+        if not _is_share(moves.items[j]):
+            metric, at = moves.items[j].metric, int(np.argmax(z[j] >= MOVED))
+            found[metric] = min(at, found.get(metric, at))
+    return found
+
+
+def _is_share(item: Feature) -> bool:
+    return item.family == "composition"
+
+
+def _bottom(item: Feature) -> str:
+    """The norm that a largest entry or the mean of a histogram is held against; "" for others."""
+    if item.family not in ("peak", "histogram"):
+        return ""
+    mark = " / " if item.family == "peak" else " less log4 "
+    return item.label.partition(mark)[2].rstrip(",")
 
 
 def describe(moves: Moves, j: int, row: int, z: float) -> str:
