@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from flashback_core.report.batch import Batch, batch_at
-from flashback_core.report.kinds import DIRECTIONS, finding_words
+from flashback_core.report.kinds import DIRECTIONS, finding_words, told_kind
 from flashback_core.report.look import SHRANK, look_words
 from flashback_core.report.model import DetectionReport, Finding
 
@@ -29,7 +29,7 @@ def look_at(finding: Finding) -> str:
     """Where to look first for a finding of this kind; empty when no kind is known."""
     if finding.kind == "outlier" and finding_words(finding) == DIRECTIONS["outlier"][2]:
         return SHRANK
-    return look_words(finding.kind)
+    return look_words(told_kind(finding))
 
 
 def commands(report: DetectionReport, finding: Finding | None) -> tuple[Command, ...]:

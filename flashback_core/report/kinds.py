@@ -7,7 +7,7 @@ import re
 from flashback_core.report.model import Finding
 from flashback_core.report.text import clean
 
-__all__ = ["DIRECTIONS", "finding_words", "kind_words"]
+__all__ = ["DIRECTIONS", "finding_words", "kind_words", "told_kind"]
 
 KINDS = {
     "lr_jump": "the learning rate jumped",
@@ -104,6 +104,8 @@ DIRECTIONS = {
 }
 """Family whose evidence says how a kind moved, and the words for up and for down."""
 
+_WHOLE = (("gradient_shift", "grad_norm "), ("update_shift", "update_norm "))
+"""What evidence on the norm of the whole model begins with."""
 _TIMES = re.compile(r"\bwas ([\d.e+-]+) times")
 _RATE = re.compile(r"went from (\S+) to (\S+) at step")
 
@@ -113,6 +115,26 @@ def kind_words(kind: str | None) -> str:
     if not kind:
         return KINDS["unknown"]
     return KINDS.get(kind) or clean(kind.replace("_", " "))
+
+
+def told_kind(finding: Finding) -> str:
+    """The kind that people are told: where the whole norm moved, not the balance of its parts.
+
+    The share of every part falls when one of them makes the whole norm jump.
+
+    Examples:
+        >>> text = "grad_norm (9.1) was 7 times the median: 99.0 robust deviations (gradient)."
+        >>> told_kind(
+        ...     Finding(step=3, interval=(3, 3), kind="balance_shift", confidence=0.9,
+        ...             severity="bad", evidence=("In the composition family …", text))
+        ... )
+        'gradient_shift'
+    """
+    if finding.kind == "balance_shift":
+        for kind, norm in _WHOLE:
+            if any(text.startswith(norm) for text in finding.evidence):
+                return kind
+    return finding.kind
 
 
 def finding_words(finding: Finding) -> str:
@@ -128,10 +150,11 @@ def finding_words(finding: Finding) -> str:
     """
     if finding.kind == "lr_jump" and _fell(finding):
         return "the learning rate fell"
-    family, up, down = DIRECTIONS.get(finding.kind, ("", "", ""))
+    kind = told_kind(finding)
+    family, up, down = DIRECTIONS.get(kind, ("", "", ""))
     moved = _moved(finding, family) if family else 1.0
     if moved == 1.0:
-        return kind_words(finding.kind)
+        return kind_words(kind)
     return up if moved > 1.0 else down
 
 

@@ -145,3 +145,16 @@ def test_advice_follows_the_evidence() -> None:
     text = "x was {} times the median, at step 5: 9.0 robust deviations (peak)."
     assert "cuts off" in look_at(made("outlier", text.format(0.2)))
     assert "flipped bit" in look_at(made("outlier", text.format(7)))
+
+
+def test_a_norm_of_the_whole_that_moved_is_told_in_place_of_the_balance() -> None:
+    """Every share falls when one part makes the norm jump: that is said, and where to look."""
+    shares = "In the composition family the third strongest member was 17 times its threshold."
+    norm = "grad_norm (1e+34) was 2e+34 times the median: 442.0 robust deviations (gradient)."
+    part = "group:head:grad_norm (3) was 2 times the median: 9.0 robust deviations (gradient)."
+    found = made("balance_shift", shares, norm, part)
+    assert kinds.finding_words(found) == "the gradients became larger"
+    assert look_at(found) == LOOK["gradient_shift"]
+    found = made("balance_shift", shares, part)
+    assert kinds.finding_words(found) == kinds.KINDS["balance_shift"]
+    assert look_at(found) == LOOK["balance_shift"]
