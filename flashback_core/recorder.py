@@ -64,6 +64,9 @@ class Recorder:
         groups: A rule or mapping from parameters to groups, see `groups.group_parameters`.
         update_from: ``"snapshot"`` holds a copy of the weights (4 bytes a parameter) and sees what
             else changed them; ``"state"`` works updates out from Adam's moments (0 bytes).
+        rewritten: Names of parameters, with ``*`` for any text, that the loop itself writes to
+            between steps (a clamp, a projection, merged adapters): such writes are no finding.
+            Embeddings with ``max_norm`` and schedule-free optimizers are known without.
         histogram_every: Histograms count one of so many units of entries per step, in turn; all
             else is exact at every step. 1 counts all.
         log_every: Steps between two calls of the sinks' live metrics.
@@ -77,8 +80,8 @@ class Recorder:
             on, of any severity.
 
     Raises:
-        ModelError: If the model has nothing to train, an optimizer is not of this model, or
-            `scheduler` is none.
+        ModelError: If the model has nothing to train, an optimizer is not of this model,
+            `scheduler` is none, or a name of `rewritten` fits no parameter.
         IndexLockedError: If another process records into `dir`.
         ValueError: If `rewind` is asked for.
     """
@@ -96,6 +99,7 @@ class Recorder:
         sinks: Sequence[Sink] = (),
         groups: GroupRule | Mapping[str, str] | None = None,
         update_from: str = "snapshot",
+        rewritten: Sequence[str] = (),
         histogram_every: int = 1,
         log_every: int = 10,
         run: Mapping[str, Any] | None = None,
@@ -122,7 +126,7 @@ class Recorder:
         if isinstance(model, torch.nn.Module):  # anything else is refused with the rest
             reshard(model)
         parts = watching(
-            model, optimizer, groups, self._guard, scheduler,
+            model, optimizer, groups, self._guard, scheduler, rewritten,
             histogram_every=histogram_every, update_from=update_from,
         )  # fmt: skip
         self.schema, self._sketchers = parts.schema, parts.sketchers
@@ -133,10 +137,19 @@ class Recorder:
         self._on_row, self._on_finding = on_row, on_finding
         self._online = self._online_of(index, first) if online else None
         self._rows = RowWriter(
-            index, self.schema, self._sinks, self._guard, parts.name_of, self._written, self._event
+            index,
+            self.schema,
+            self._sinks,
+            self._guard,
+            parts.name_of,
+            self._written,
+            self._event,
+            parts.rewritten.ids,
         )
         self._rows.add_event({"event": "groups", "groups": parts.group_table})
         self._rows.add_event({"event": "session", "step": first})
+        if (known := parts.rewritten.event()) is not None:
+            self._rows.add_event(known | {"step": first})
         self._steps = Steps(parts, self._rows, self._guard, first, scaler)
 
     def _open_index(self, parts: Parts, run: Mapping[str, Any]) -> StepSketchIndex | NoIndex:
@@ -256,7 +269,8 @@ class Recorder:
         Args:
             step: First step under the new regime.
             kind: ``lr_milestone``, ``data``, ``accumulation``, ``batch_size``, ``freeze``,
-                ``unfreeze``, ``weight_decay`` or any other word.
+                ``unfreeze``, ``weight_decay``, ``weights`` (the loop writes to weights, optimizer
+                state or buffers before the update of that step) or any other word.
         """
         if not self._closed:
             self._rows.add_event({"event": "expect", "step": int(step), "kind": str(kind)})

@@ -37,6 +37,7 @@ class RowWriter:
         on_row: Called with step, values and exact fields of each row after it was written; guards
             itself.
         on_event: Called with each event.
+        rewritten: ``id`` of each parameter that is not compared between two steps.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class RowWriter:
         name_of: Callable[[torch.Tensor], str],
         on_row: WrittenRow,
         on_event: Callable[[Mapping[str, Any]], object],
+        rewritten: frozenset[int] = frozenset(),
     ) -> None:
         self._index, self._schema, self._sinks, self._guard = index, schema, sinks, guard
         self._name_of, self._on_row, self._on_event = name_of, on_row, on_event
@@ -55,6 +57,8 @@ class RowWriter:
         self._n_events = 0
         self._parameters: Sequence[torch.Tensor] = ()
         self._sizes = np.zeros(0, np.int64)
+        self._rewritten = rewritten
+        self._compared = np.zeros(0, bool)
 
     def put(self, step: int, row: OpenRow) -> None:
         """Take a row that is complete but for sums that may be on their way."""
@@ -83,7 +87,8 @@ class RowWriter:
     def _write(self, step: int, row: OpenRow) -> None:
         values = row.values(self._schema)
         with self._guard("the exact watches"):
-            row.seal(self._entries(row.parameters))
+            self._look_at(row.parameters)
+            row.seal(self._sizes, self._compared)
             self._report_weights(step, row)
         try:
             self._index.append(step, values, row.exact)
@@ -95,19 +100,19 @@ class RowWriter:
         self._sinks.step(step, values, self._schema)
         self._on_row(step, values, row.exact)
 
-    def _entries(self, parameters: Sequence[torch.Tensor]) -> npt.NDArray[np.int64]:
-        """Entries of each tensor; counted once as long as they are the same tuple."""
+    def _look_at(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Entries of each tensor, and which are compared; once as long as it is the same tuple."""
         if parameters is not self._parameters:
             self._sizes = np.array([p.numel() for p in parameters], np.int64)
+            self._compared = np.array([id(p) not in self._rewritten for p in parameters], bool)
             self._parameters = parameters
-        return self._sizes
 
     def _report_weights(self, step: int, row: OpenRow) -> None:
         """Say which weights something else than the optimizer changed before `step`."""
         if row.sums is None or not int(row.exact.get("outside", 0)) & 1:
             return
         names = [self._name_of(p) for p in row.parameters]
-        event = weights_event(step, row.sums.result(), names)
+        event = weights_event(step, row.sums.result(), names, self._compared)
         if event is not None and self._n_events < _MOST_EVENTS:
             self._n_events += 1
             self.add_event(event)

@@ -83,11 +83,12 @@ class OpenRow:
             values[schema.position(name)] = value
         return values
 
-    def seal(self, sizes: npt.NDArray[np.int64]) -> None:
+    def seal(self, sizes: npt.NDArray[np.int64], compared: npt.NDArray[np.bool_]) -> None:
         """Take over the exact fields that had to be waited for; they are there by now.
 
         Args:
             sizes: Entries of each of `parameters`.
+            compared: Whether what else wrote to it since the step before counts.
         """
         if self.found_inf is not None and bool(self.found_inf):
             self.exact["step_skipped"] = 1
@@ -96,7 +97,7 @@ class OpenRow:
             self.exact["clip_coef"] = coefficient if math.isfinite(coefficient) else math.nan
         if self.sums is None:
             return
-        known = sums_fields(self.sums.result(), sizes)
+        known = sums_fields(self.sums.result(), sizes, compared)
         known["outside"] = int(known["outside"]) | int(self.exact.get("outside", 0))
         self.exact.update(known)
 

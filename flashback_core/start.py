@@ -25,6 +25,7 @@ from flashback_core.sketch.parameters import (
 from flashback_core.sketch.sketcher import Sketcher
 from flashback_core.version import __version__
 from flashback_core.warn import Guard
+from flashback_core.watch.rewritten import Rewritten, rewritten
 from flashback_core.watch.run import RunWatch
 from flashback_core.watch.schedule import ScheduleWatch
 
@@ -42,6 +43,7 @@ class Parts:
         schedule: Reads the run's own schedulers.
         schema: Of the rows.
         names: Name of a parameter by its id.
+        rewritten: Parameters that are not compared between two steps.
         group_table: Which parameters are in which group, as the index keeps it.
         facts: See `run_facts`.
     """
@@ -52,6 +54,7 @@ class Parts:
     schedule: ScheduleWatch
     schema: SketchSchema
     names: dict[int, str]
+    rewritten: Rewritten
     group_table: Any
     facts: dict[str, Any]
 
@@ -71,6 +74,7 @@ def watching(
     groups: GroupRule | Mapping[str, str] | None,
     guard: Guard,
     scheduler: Any = None,
+    rewrites: Sequence[str] = (),
     **sketcher: Any,
 ) -> Parts:
     """Make what watches a run.
@@ -81,11 +85,12 @@ def watching(
         groups: A rule or mapping from parameters to groups.
         guard: Warns of parameters that have no metrics.
         scheduler: See `ScheduleWatch`.
+        rewrites: Patterns of `watch.rewritten`.
         sketcher: Settings of each `Sketcher`.
 
     Raises:
-        ModelError: If the model has nothing to train, an optimizer is not of this model, or
-            `scheduler` is none.
+        ModelError: If the model has nothing to train, an optimizer is not of this model,
+            `scheduler` is none, or a pattern fits no parameter.
     """
     given = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
     optimizers = [innermost_optimizer(o) for o in given]
@@ -110,6 +115,7 @@ def watching(
         schedule=schedule,
         schema=SketchSchema(grouping.groups),
         names=names,
+        rewritten=rewritten(model, list(zip(given, optimizers, strict=True)), names, rewrites),
         group_table=grouping.table(named.infos),
         facts=run_facts(model, optimizers, named, sketchers[0].backend),
     )

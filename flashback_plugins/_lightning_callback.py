@@ -61,6 +61,7 @@ class CallbackHooks:
             GradScaler does: weights and optimizer state stay as they are, the row says
             ``step_skipped``. Fused optimizers are told on their device; with any other this costs
             one host synchronisation per step.
+        rewritten: Names of parameters that the loop itself writes to, see `fb.Recorder`.
         sinks: More places for metrics and the report, beside the trainer's loggers.
 
     Attributes:
@@ -78,6 +79,7 @@ class CallbackHooks:
         on_detect: Action | Sequence[Action] = "warn",
         sure: float = SURE,
         prevent_nonfinite: bool = False,
+        rewritten: Sequence[str] = (),
         sinks: Sequence[Sink] = (),
     ) -> None:
         super().__init__()
@@ -91,7 +93,7 @@ class CallbackHooks:
         self._guard = Guard()
         self._online = Online(Actions(on_detect), self._guard, sure)
         self._prevents = prevent_nonfinite
-        self._sinks = tuple(sinks)
+        self._rewritten, self._sinks = tuple(rewritten), tuple(sinks)
         ids_of = batch_ids if callable(batch_ids) else None if batch_ids is False else sample_ids
         self._new_window = functools.partial(Window, hashes=batch_hash, ids_of=ids_of)
         self._window: Any = self._new_window()
@@ -166,8 +168,9 @@ class CallbackHooks:
         self._recorder = Recorder(
             folder, pl_module, trainer.optimizers,
             start_step=first, scaler=getattr(trainer.precision_plugin, "scaler", None),
-            sinks=sinks, groups=self._groups, log_every=self._every(trainer),
-            run=facts(trainer), write_report=not is_dev_run, scheduler=schedulers(trainer),
+            sinks=sinks, groups=self._groups, rewritten=self._rewritten,
+            log_every=self._every(trainer), run=facts(trainer), write_report=not is_dev_run,
+            scheduler=schedulers(trainer),
             on_row=self._see if self._writes else None,
             on_finding=self._online.found if self._writes else None,
         )  # fmt: skip

@@ -87,9 +87,21 @@ def _checked(table: StepTable, n_statistics: int, min_steps: int) -> Iterator[st
     if any(name.startswith("group:") for name in names):
         yield _GROUPS
     yield from (words for field, words in _OF_FIELDS if _is_known(table, field))
+    yield from _left_out(table)
     if _is_known(table, "low16") and f"hist_update:{N_BINS - 1}" in names:
         yield "Weights that lose the precision of their low 16 bits."
     yield _statistics(table, n_statistics, min_steps)
+
+
+def _left_out(table: StepTable) -> Iterator[str]:
+    """Which weights were not compared between two steps, and why."""
+    found: dict[str, list[str]] = {}
+    for event in table.events:
+        why = event.get("why") if event.get("event") == "rewritten" else None
+        found |= why if isinstance(why, dict) else {}
+    for why, names in found.items():
+        some = ", ".join(str(name) for name in names[:3]) + (", …" if len(names) > 3 else "")
+        yield f"Not applied: writes from outside to the weights {some} ({why})."
 
 
 def _is_known(table: StepTable, field: str) -> bool:

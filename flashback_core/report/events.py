@@ -15,8 +15,8 @@ __all__ = ["SHARD_KINDS", "event_words", "is_step", "resumed_rows", "resumes", "
 
 Event = Mapping[str, Any]
 
-_QUIET = frozenset({"groups", "run", "reserve"})
-"""Events that are no happening."""
+_QUIET = frozenset({"groups", "run", "reserve", "rewritten"})
+"""Events that are no happening; what is rewritten stands among the checks."""
 
 SHARD_KINDS = {"weights_changed": "weights", "state_changed": "optimizer's state"}
 """What changed in a shard, by the kind of an event ``replica_divergence``."""

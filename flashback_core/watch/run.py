@@ -54,7 +54,7 @@ class RunWatch:
         self._buffer_watch = TensorWatch()
         self._habit: frozenset[Key] = frozenset()
         self._running = RunningWatch([])
-        self._config = ConfigWatch(model, optimizers)
+        self._config = [ConfigWatch(model, optimizers) for _ in optimizers]
         self._n_events = 0
 
     def start(self, i: int, step: int) -> tuple[dict[str, float], list[Event]]:
@@ -67,7 +67,7 @@ class RunWatch:
         listed, tensors = moments.listed, moments.tensors()
         state = self._state[i].start(tensors) + moments.start()
         buffers = self._changed_buffers()
-        digest, changed = self._config.look()
+        digest, changed = self._config[i].look()
         fields: dict[str, float] = {
             "outside": (STATE if state else 0) | (BUFFERS if buffers else 0),
             "config_hash": digest,
@@ -140,10 +140,19 @@ def _config_event(step: int, changed: dict[str, tuple[Hashable, Hashable]]) -> E
     }  # fmt: skip
 
 
-def sums_fields(sums: StepSums, sizes: npt.NDArray[np.int64]) -> dict[str, float]:
-    """Exact fields that the sums of a step know; `sizes` are the entries of each tensor."""
+def sums_fields(
+    sums: StepSums, sizes: npt.NDArray[np.int64], compared: npt.NDArray[np.bool_]
+) -> dict[str, float]:
+    """Exact fields that the sums of a step know.
+
+    Args:
+        sums: The sums.
+        sizes: Entries of each tensor.
+        compared: Whether writes to it from outside count.
+    """
     gradient = sums.tensor_sumsq
     still = (sums.still == sizes) & (sizes > 0)
+    changed = np.count_nonzero(sums.changed) and np.count_nonzero(sums.changed[compared])
     counts = sums.counts.tolist()
     return {
         "zero_grads": len(gradient) - int(np.count_nonzero(gradient)),
@@ -152,13 +161,22 @@ def sums_fields(sums: StepSums, sizes: npt.NDArray[np.int64]) -> dict[str, float
         "lost_updates": int(np.count_nonzero(gradient[still] > 0)) if n_still else 0,
         "unmoved": sum(c[7] for c in counts),
         "low16": sum(c[8] for c in counts),
-        "outside": WEIGHTS if np.count_nonzero(sums.changed) else 0,
+        "outside": WEIGHTS if changed else 0,
     }
 
 
-def weights_event(step: int, sums: StepSums, names: Sequence[str]) -> Event | None:
-    """Which weights something else than the optimizer changed before `step`; None if none."""
-    at = np.flatnonzero(sums.changed).tolist()
+def weights_event(
+    step: int, sums: StepSums, names: Sequence[str], compared: npt.NDArray[np.bool_]
+) -> Event | None:
+    """Which weights something else than the optimizer changed before `step`; None if none.
+
+    Args:
+        step: The step.
+        sums: Its sums.
+        names: Of the tensors.
+        compared: Whether writes to each from outside count.
+    """
+    at = np.flatnonzero((sums.changed != 0) & compared).tolist()
     if not at:
         return None
     entries = [int(sums.changed[i]) for i in at[:_MOST_NAMES]]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["FREEZING", "LR_KIND", "SMALL_LR_STEP", "EventBook"]
+__all__ = ["FREEZING", "LR_KIND", "SMALL_LR_STEP", "WRITES_NOTHING", "EventBook"]
 
 Ints = npt.NDArray[np.int64]
 
@@ -17,6 +17,10 @@ LR_KIND = "lr_milestone"
 SMALL_LR_STEP = 0.3
 """A declared step of the log learning rate below this leaves nothing to be learnt anew."""
 FREEZING = frozenset({"freeze", "unfreeze"})
+WRITES_NOTHING = FREEZING | {
+    LR_KIND, "data", "accumulation", "batch_size", "weight_decay", "gap",
+}  # fmt: skip
+"""Declared kinds that change no weight, state or buffer by themselves."""
 RECENT = 2048
 """Steps for which events that rules look up are remembered."""
 NOTED = ("outside", "config", "samples")
@@ -35,6 +39,7 @@ class EventBook:
         lr: Rows at which the learning rate may jump.
         relearn: Rows from which the baseline must be learnt anew.
         freezing: Rows at which groups may stop or start.
+        writes: Rows before whose update the loop may write to weights, state or buffers.
         starts: Rows at which a recording began.
     """
 
@@ -42,6 +47,7 @@ class EventBook:
         self.lr: list[int] = []
         self.relearn: list[int] = []
         self.freezing: list[int] = []
+        self.writes: list[int] = []
         self.starts: list[int] = [0]
         self.undecided: list[int] = []
         self.told: list[dict[str, Any]] = []
@@ -92,6 +98,8 @@ class EventBook:
     def _declare(self, kind: str, row: int) -> None:
         if kind in FREEZING:
             self.freezing.append(row)
+        if kind not in WRITES_NOTHING:
+            self.writes.append(row)
         if kind == LR_KIND:
             self.lr.append(row)
             self.undecided.append(row)
@@ -100,7 +108,7 @@ class EventBook:
 
     def forget(self, row: int) -> None:
         """Forget the events before `row`."""
-        for rows in (self.lr, self.relearn, self.freezing, self.starts):
+        for rows in (self.lr, self.relearn, self.freezing, self.writes, self.starts):
             if rows and rows[0] < row:
                 rows[:] = [r for r in rows if r >= row]
 
@@ -113,6 +121,10 @@ class EventBook:
             if event.get("event") == what:
                 yield event
 
+    def since_start(self, row: int) -> int:
+        """Rows from the last start of a recording to `row`."""
+        return row - max((start for start in self.starts if start <= row), default=0)
+
     def near(self, row: int, *rows: Sequence[int]) -> bool:
         """Whether `row` is within one row of any of `rows`."""
         return any(abs(row - other) <= 1 for part in rows for other in part)
@@ -123,14 +135,14 @@ class EventBook:
 
     def state(self) -> dict[str, Any]:
         """Rows of the recent events, as plain JSON values."""
-        kept = ("lr", "relearn", "freezing", "starts", "undecided", "told")
+        kept = ("lr", "relearn", "freezing", "writes", "starts", "undecided", "told")
         rows = {name: list(getattr(self, name)) for name in kept}
         rows["ahead"] = self.remaining()
         return {**rows, "n_known": self._n_known, "last_step": self._last_step}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from `state`; the next `read` brings back what had been waiting."""
-        for name in ("lr", "relearn", "freezing", "starts", "undecided", "told"):
+        for name in ("lr", "relearn", "freezing", "writes", "starts", "undecided", "told"):
             setattr(self, name, list(state[name]))
         self._ahead = list(state["ahead"])
         self._n_known, self._last_step = int(state["n_known"]), state["last_step"]

@@ -58,7 +58,7 @@ class Outside(WaitingRule):
         if row >= HABIT_ROWS - 1:
             self._decide(row)
         bits = max(view.whole("exact:outside", i), 0) & ~self.habits
-        if not bits or row in view.book.starts:
+        if not bits or row in view.book.starts or row in view.book.writes:
             return
         for bit, what, kind in OUTSIDE:
             if bits & bit:
@@ -148,15 +148,23 @@ class Told(Rule):
 
 
 class Settings(WaitingRule):
-    """The digest of the configuration changed; a declaration may still come one row later."""
+    """The digest of the configuration changed; a declaration may still come one row later.
+
+    A setting that is on a schedule (momentum in a one-cycle policy) changes at each of the first
+    steps of a recording, until its watch leaves it out: two changes of a kind among these are none.
+
+    Attributes:
+        early: Changes among the first rows of a recording, by kind; row of that start as "start".
+    """
 
     always = True
-    keep: ClassVar[tuple[str, ...]] = ("digest",)
+    keep: ClassVar[tuple[str, ...]] = ("digest", "early")
     name: ClassVar[str] = "exact:config_hash"
 
     def __init__(self) -> None:
         super().__init__()
         self.digest = 0
+        self.early: dict[str, int] = {}
 
     def hits(self, view: View) -> Bools | None:
         """Rows with another digest than the row before; digests do not fit into a float."""
@@ -178,16 +186,36 @@ class Settings(WaitingRule):
         old, self.digest = self.digest, digest or self.digest
         if not digest or not old or digest == old or row in view.book.starts:
             return
-        step = view.step(i)
-        self.wait(row, _changed(view.book, step))
-        self.watch_until = row + 2
+        finding = _changed(view.book, view.step(i))
+        since = view.book.since_start(row)
+        if since >= HABIT_ROWS:
+            self.wait(row, finding)
+            self.watch_until = max(self.watch_until, row + 2)
+        else:
+            self._early(row, row - since, finding)
+
+    def _early(self, row: int, start: int, finding: Finding) -> None:
+        """A change among the first rows of a recording."""
+        if self.early.get("start") != start:
+            self.early = {"start": start}
+        n = self.early[finding.kind] = self.early.get(finding.kind, 0) + 1
+        if n == 1:
+            self.wait(row, finding)
+            self.watch_until = start + HABIT_ROWS + 1
+        else:
+            self.waiting = [(r, f) for r, f in self.waiting if f.kind != finding.kind]
 
     def _decide(self, view: View, row: int) -> None:
-        book = view.book
+        """Say what waited long enough; the first rows of a recording wait for one another."""
+        book, later = view.book, []
         for at, finding in self.waiting:
-            if not book.near(at, book.freezing, book.relearn) and self.may_speak(at, finding.kind):
+            if book.since_start(at) < HABIT_ROWS and book.since_start(row) < HABIT_ROWS:
+                later.append((at, finding))
+            elif not book.near(at, book.freezing, book.relearn) and self.may_speak(
+                at, finding.kind
+            ):
                 self.say(row, finding)
-        self.waiting = []
+        self.waiting = later
 
     def finish(self, n_rows: int) -> None:
         """Nothing comes that could excuse what waits."""

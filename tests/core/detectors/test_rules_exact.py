@@ -83,6 +83,37 @@ def test_a_setting_may_be_declared_one_row_late() -> None:
     ]
 
 
+@pytest.mark.parametrize("start", [0, T0])
+def test_a_setting_on_a_schedule_is_none(start: int) -> None:
+    """What changes at each of the first steps of a recording does so all along."""
+    digests = np.full(N, 5)
+    for later in range(1, 4):
+        digests[start + later :] = 5 + later
+    events = [{"event": "session", "step": start}]
+    assert found(events, config_hash=digests) == []
+
+
+def test_a_setting_that_changes_once_at_the_start_is_told() -> None:
+    """One change among the first rows is told when they are over; so is one right after them."""
+    assert kinds(found(config_hash=at(*range(3, N), value=7, before=5))) == [
+        ("config_changed", 3, "bad")
+    ]
+    assert kinds(found(config_hash=at(*range(8, N), value=7, before=5))) == [
+        ("config_changed", 8, "bad")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "excused"), [("weights", True), ("pruning", True), ("data", False), ("freeze", False)]
+)
+def test_declared_writes_are_excused(kind: str, excused: bool) -> None:
+    """The loop may write to weights where it says so; a change of the data writes to none."""
+    event = {"event": "expect", "step": T0, "kind": kind}
+    expected = [] if excused else [("weights_changed", T0, "bad")]
+    assert kinds(found([event], outside=at(T0))) == expected
+    assert kinds(found([event], outside=at(T0 + 70))) == [("weights_changed", T0 + 70, "bad")]
+
+
 def test_a_digest_that_was_not_taken_is_no_change() -> None:
     """Rows without a digest say nothing of the settings."""
     digests = np.full(N, 5)
