@@ -1,7 +1,8 @@
 """Does the loss learn at all, and does it keep what it learnt?
 
 Two absolute checks on the loss alone, for logs that hold little else. `divergence`: the loss gave
-back more than half of all that it had gained, however slowly, which no trailing baseline shows.
+back more than half of all that it had gained, however slowly, which no trailing baseline shows;
+gains count from the last declared change on, since other data have another loss.
 `never_learns`: the loss does not fall below its start; that is known at the end only.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,7 +25,7 @@ from flashback_core.report.model import Finding, MetricScore
 __all__ = ["Learning"]
 
 EXCUSED = 64
-"""Rows before a divergence in which a declared change excuses it."""
+"""Rows after a declared change in which a divergence is its transient."""
 SMOOTH = 5
 """Rows of the median that stands for the loss."""
 ROWS_DENSE, ROWS_SPARSE = 100, 20
@@ -50,10 +52,12 @@ class Learning(BatchedRule):
         tail: The last losses, with their `steps`.
         n_single: Losses that came one step after the one before.
         first: Step of the first loss, None before it.
-        start: The first smooth loss; `top` the largest of the first six.
-        best: Smallest smooth loss so far, its step and the noise there; empty before the first.
-        held: Rows on end for which the loss has been lost.
-        has_diverged: Whether it was for `HOLDS` rows, once.
+        start: The first smooth loss; `lowest` the smallest.
+        n_since: Smooth losses since the last declared change, or the start; these have
+        top: the largest of the first six,
+        best: the smallest so far, its step and the noise there; empty before the first,
+        held: the rows on end for which the loss has been lost, and
+        has_diverged: whether it was for `HOLDS` rows, once; `n_diverged` counts all of these.
         last: Step of the last loss, and its smooth value.
         smooth, moved: Samples of the smooth loss and of the size of the loss's steps.
         climb, climb_steps: Samples since the best of what was lost, and their steps.
@@ -61,8 +65,8 @@ class Learning(BatchedRule):
 
     column = "loss"
     keep: ClassVar[tuple[str, ...]] = (
-        "tail", "steps", "n_single", "first", "start", "top", "best", "held", "has_diverged",
-        "last",
+        "tail", "steps", "n_single", "first", "start", "lowest", "n_since", "top", "best", "held",
+        "has_diverged", "n_diverged", "last",
     )  # fmt: skip
     samples: ClassVar[tuple[str, ...]] = ("smooth", "moved", "climb", "climb_steps")
 
@@ -70,9 +74,9 @@ class Learning(BatchedRule):
         super().__init__()
         self.tail: list[float] = []
         self.steps: list[int] = []
-        self.n_single = self.held = 0
+        self.n_single = self.n_since = self.held = self.n_diverged = 0
         self.first: int | None = None
-        self.start, self.top = 0.0, -LARGEST
+        self.start, self.lowest, self.top = 0.0, LARGEST, -LARGEST
         self.best: list[float] = []
         self.has_diverged = False
         self.last: list[float] = []
@@ -80,7 +84,21 @@ class Learning(BatchedRule):
         self.climb, self.climb_steps = Samples(), Samples()
 
     def take(self, values: Floats, steps: Ints, base: int) -> None:
-        """Take in the losses of the next rows."""
+        """Take in the losses of the next rows, from each declared change on anew."""
+        n = len(values)
+        declared = sorted({row - base for row in self.relearn if base <= row < base + n})
+        for begin, end in pairwise([0, *declared, n]):
+            if begin in declared:
+                self._start_anew()
+            self._take(values[begin:end], steps[begin:end], base + begin)
+
+    def _start_anew(self) -> None:
+        """Forget what was gained, and the losses that would be smoothed with the next ones."""
+        self.tail, self.steps, self.best = [], [], []
+        self.n_since, self.held, self.top, self.has_diverged = 0, 0, -LARGEST, False
+        self.climb, self.climb_steps = Samples(), Samples()
+
+    def _take(self, values: Floats, steps: Ints, base: int) -> None:
         loss = bounded(values)
         known = np.flatnonzero(np.isfinite(loss))
         if not len(known):
@@ -103,15 +121,16 @@ class Learning(BatchedRule):
 
     def _follow(self, part: _Part, base: int) -> None:
         """Follow the smooth loss: its best, and what is lost of the gain."""
-        smooth, n = part.smooth, self.smooth.n
-        self.start = self.start if n else float(smooth[0])
+        smooth, n = part.smooth, self.n_since
+        self.start = self.start if self.smooth.n else float(smooth[0])
+        self.lowest = min(self.lowest, float(smooth.min()))
+        self.n_since += len(smooth)
         top = np.maximum.accumulate(np.concatenate([[self.top], smooth[: max(SMOOTH + 1 - n, 0)]]))
         tops = np.concatenate([top[1:], np.full(max(len(smooth) - len(top) + 1, 0), top[-1])])
         self.top = float(top[-1])
         self.smooth.add(smooth)
         self.last[1] = float(smooth[-1])
         if self.has_diverged:
-            self.best[0] = min(self.best[0], float(smooth.min()))
             return
         before = self.best[0] if self.best else np.inf
         best = np.minimum(np.minimum.accumulate(smooth), before)
@@ -123,7 +142,8 @@ class Learning(BatchedRule):
         end = self._end(bad)
         self._climb(part, best, lost, len(smooth) if end is None else end + 1)
         if end is not None:
-            self.has_diverged = True  # after a declared change the loss's past says nothing
+            self.has_diverged = True
+            self.n_diverged += 1
             row = base + int(part.rows[end])
             if not any(row - EXCUSED <= declared <= row for declared in self.relearn):
                 self.say(self.known(row), self._diverged(part, best, lost, end))
@@ -171,7 +191,7 @@ class Learning(BatchedRule):
         super().finish(n_rows)
         n = self.smooth.n + SMOOTH - 1
         is_dense = 2 * self.n_single > n - 1
-        if self.is_silent or self.first is None or self.has_diverged:
+        if self.is_silent or self.first is None or self.n_diverged:
             return
         if self.smooth.n > SMOOTH and n >= (ROWS_DENSE if is_dense else ROWS_SPARSE):
             finding = self._never(self.first)
@@ -181,7 +201,7 @@ class Learning(BatchedRule):
     def _never(self, first: int) -> Finding | None:
         smooth, start = self.smooth.values, self.start
         noise = MAD_TO_SIGMA * float(np.median(self.moved.values)) / np.sqrt(2.0)
-        size, gain = max(abs(start), 1e-12), start - self.best[0]
+        size, gain = max(abs(start), 1e-12), start - self.lowest
         rose = float(np.median(smooth[len(smooth) // 2 :])) - start
         climbs = gain <= noise and rose > 3 * noise
         # the best of so many medians of noise, with a fifth to spare
@@ -191,7 +211,7 @@ class Learning(BatchedRule):
             return None
         text = (
             f"The loss never fell below its start: {start:.4g} at step {first}, "
-            f"{self.last[1]:.4g} at step {int(self.last[0])}, best {self.best[0]:.4g}."
+            f"{self.last[1]:.4g} at step {int(self.last[0])}, best {self.lowest:.4g}."
         )
         return _finding(first, (first, first), "never_learns", text, rose / max(noise, 1e-12))
 

@@ -15,9 +15,11 @@ T = np.arange(400, dtype=np.float64)
 NOISE = np.random.default_rng(2).standard_normal(400)
 
 
-def found(loss: Floats, every: int = 1) -> list[Finding]:
-    """Findings on a loss logged at each `every`-th step."""
-    return said(MemoryTable(every * np.arange(len(loss)), {"loss": loss}), ENDS)
+def found(loss: Floats, every: int = 1, declared: int | None = None) -> list[Finding]:
+    """Findings on a loss logged at each `every`-th step, with a change declared at a step."""
+    events = [] if declared is None else [{"event": "expect", "step": declared, "kind": "data"}]
+    steps = every * np.arange(len(loss))
+    return said(MemoryTable(steps, {"loss": loss}, events=events), ENDS)
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.02, 0.3])
@@ -55,6 +57,31 @@ def test_slow_divergence_is_dated_to_its_beginning() -> None:
     assert finding.kind == "divergence"
     assert finding.interval[0] <= 205
     assert 195 <= finding.step <= 225
+
+
+def test_other_data_have_another_loss() -> None:
+    """A loss that a declared change lifts for good has given nothing back, then or later."""
+    loss = 1.5 + 2 * np.exp(-T / 40) + 0.2 * NOISE
+    loss[200:] += 0.9
+    loss[330:345] += 0.4
+    assert [f.kind for f in found(loss)] == ["divergence"]
+    assert found(loss, declared=200) == []
+
+
+@pytest.mark.parametrize("declared", [64, 70, 100])
+def test_what_is_gained_after_a_declared_change_can_be_lost(declared: int) -> None:
+    """It is judged by its own gain, and dated as ever."""
+    loss = 1.5 + 2 * np.exp(-T / 40) + 0.02 * NOISE
+    loss[declared:] = 3 + 2 * np.exp(-(T[declared:] - declared) / 40) + 0.02 * NOISE[declared:]
+    loss[300:] += 0.05 * (T[300:] - 300)
+    (finding,) = found(loss, declared=declared)
+    assert finding.kind == "divergence"
+    assert 295 <= finding.step <= 310
+
+
+def test_a_fresh_loss_after_a_declared_change_is_no_start() -> None:
+    """Whether a run ever learns is judged by all of it."""
+    assert found(np.concatenate([np.linspace(3, 1, 200), np.full(200, 2.0)]), declared=200) == []
 
 
 def test_overshoot_at_the_start_is_healthy() -> None:
