@@ -84,6 +84,8 @@ def _checked(table: StepTable, n_statistics: int, min_steps: int) -> Iterator[st
         yield "The learning rate against its own schedule, step by step."
     if "grad_norm" in names:
         yield "A gradient norm that stays a thousand times above all that came before."
+    if "grad_max" in names:
+        yield "Gradients whose largest entries become one and the same number."
     if any(name.startswith("group:") for name in names):
         yield _GROUPS
     yield from (words for field, words in _OF_FIELDS if _is_known(table, field))

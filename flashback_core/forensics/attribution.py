@@ -30,6 +30,7 @@ _BY_FINDINGS = {
         frozenset({"data_order"}),
     ("labels_misaligned", "labels_changed"): frozenset({"labels", "data_poison"}),
     ("gradients_kept",): frozenset({"gradient_scale"}),
+    ("gradients_capped",): frozenset({"precision"}),
     ("inputs_changed",): frozenset({"data_poison"}),
     ("update_lost", "zero_update", "zero_gradient", "missing_gradient", "freeze"): _UNMOVED,
     ("precision_lost", "skip_loop", "skipped_step"): frozenset({"precision"}),

@@ -53,7 +53,7 @@ MECHANISMS: dict[str, Signs] = {
     "fp8_overflow_inf": _any("nonfinite: many entries"),
     "fp16_overflow": _any("nonfinite: many entries", "skip_loop"),
     "overflow_skip_loop": _any("skip_loop"),
-    "lowprec_overflow": _any("outlier", "distribution_shift"),
+    "lowprec_overflow": _any("gradients_capped", "outlier", "distribution_shift"),
     "nan_one": _any("nonfinite: one entry"),
     "opt_lost": _any(_STATE_MANY, "resume_discontinuity"),
     "opt_lost_nobc": _any((_STATE_MANY, "!optimizer_step_reset")),

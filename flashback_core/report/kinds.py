@@ -51,6 +51,7 @@ KINDS = {
     "no_reshuffle": "the batches came again in the same order",
     "duplicate_samples": "samples are repeated inside a batch",
     "labels_misaligned": "the labels no longer belong to their inputs",
+    "gradients_capped": "the largest gradients became one and the same number",
     "gradients_kept": "gradients add up from step to step",
     "labels_changed": "samples that had come before came with other labels",
     "inputs_changed": "samples that had come before came with other inputs",

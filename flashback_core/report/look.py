@@ -159,6 +159,11 @@ LOOK = {
         "Look at how inputs and labels are put together: a shift by one, a shuffle of one of them, "
         "a collate function that sorts."
     ),
+    "gradients_capped": (
+        "Look at what gradients pass through: a cast to 8 or 16 bits whose scale does not fit, "
+        "compression before an exchange, clipping by value. Lower the scale, or count the entries "
+        "at the largest number where the casting is done."
+    ),
     "gradients_kept": (
         "Look at where zero_grad is called: once per update, before the backward pass, on the "
         "model or the optimizer that is stepped, on every path through the loop."

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from flashback_core.detectors.rules.batches import Duplicates, Labels, Repeats
 from flashback_core.detectors.rules.book import SMALL_LR_STEP, EventBook
+from flashback_core.detectors.rules.capped import Capped
 from flashback_core.detectors.rules.clipping import Clipping
 from flashback_core.detectors.rules.contents import InputsChanged, LabelsChanged
 from flashback_core.detectors.rules.counters import OptimizerSteps, ScheduleStep
@@ -63,6 +64,7 @@ RULES: dict[str, Callable[[], Rule]] = {
     "zero_grads": lambda: Gradients("zero_grads"),
     "no_grads": lambda: Gradients("no_grads"),
     "precision": Precision,
+    "capped": Capped,
     "opt_steps": OptimizerSteps,
     "off_schedule": OffSchedule,
     "schedule_step": ScheduleStep,
