@@ -19,7 +19,7 @@ FIRST_SLOTS, MOST_SLOTS = 1 << 10, 1 << 18
 MOST_ROWS, MOST_BYTES = 256, 4 << 20
 """Samples and bytes of inputs of a batch that are looked at; of a larger one only the first."""
 KNOWN, HABIT = 64, 0.02
-"""What `detectors.rules.contents` goes by: samples that came again before one that changed can say
+"""What `detectors.rules.unusual` goes by: samples that came again before one that changed can say
 anything, and the share of changed ones from which that is the run's habit."""
 NAMED, MOST_NOTES = 8, 64
 """Samples that a note names, and notes of a run."""

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from flashback_core.detectors.rules import contents as rule
+from flashback_core.detectors.rules import unusual as rule
 from flashback_core.watch import contents
 from flashback_core.watch.contents import SampleContents, inputs_and_labels
 
