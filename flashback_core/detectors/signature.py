@@ -138,7 +138,7 @@ _NAMES = {
     "attention": r"attn|attention|[qkv]_proj|qkv|query|key",
     "head": r"lm_head|\bhead\b",
 }
-_TIMES = re.compile(rf"{_NUMBER} times (?:the value before|that)")
+_TIMES = re.compile(rf"{_NUMBER} times (?:the value before|those before|that)")
 _SCHEDULE = re.compile(r"counter went from (-?\d+) to (-?\d+)")
 _MOMENTS = re.compile(r"(exp_avg_sq|square_avg|row_var|col_var|exp_avg|momentum_buffer|step) of")
 _SECOND = frozenset({"exp_avg_sq", "square_avg", "row_var", "col_var"})
@@ -162,7 +162,7 @@ def _facts(kind: str, text: str) -> set[str]:
         return _what_changed(text)
     if kind == "config_changed":
         return _settings(text)
-    if kind in ("lr_jump", "lr_off_schedule"):
+    if kind in ("lr_jump", "lr_off_schedule", "update_pulse"):
         return _rate(text)
     if kind == "schedule_step":
         return _counter(text)

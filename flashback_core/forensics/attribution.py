@@ -20,7 +20,8 @@ _UNMOVED = frozenset({"update", "zero_gradient", "precision", "mode", "rate"})
 _BROKEN_NUMBERS = frozenset({"nonfinite", "precision", "gradient_bits", "weight_bits", "labels"})
 
 _BY_FINDINGS = {
-    ("lr_jump", "lr_spike", "lr_drop", "lr_zero", "lr_shift", "lr_ramp", "lr_off_schedule"):
+    ("lr_jump", "lr_spike", "lr_drop", "lr_zero", "lr_shift", "lr_ramp", "lr_off_schedule",
+     "update_pulse"):
         frozenset({"rate", "schedule"}),
     ("state_changed", "state_lost"): frozenset({"state", "resume"}),
     ("weights_changed", "buffers_changed"): _WEIGHTS,

@@ -21,6 +21,7 @@ from flashback_core.detectors.rules.kept import KeptGradients
 from flashback_core.detectors.rules.learning import Learning
 from flashback_core.detectors.rules.nonfinite import NonFinite
 from flashback_core.detectors.rules.outside import Outside, Settings, Told
+from flashback_core.detectors.rules.pulse import Pulse
 from flashback_core.detectors.rules.rate import LearningRate
 from flashback_core.detectors.rules.rule import RECENT, Rule
 from flashback_core.detectors.rules.scaler import SkipLoop, ZeroLoss
@@ -70,6 +71,7 @@ RULES: dict[str, Callable[[], Rule]] = {
     "schedule_step": ScheduleStep,
     "lr": LearningRate,
     "shape": ScheduleShape,
+    "pulse": Pulse,
 }
 """All rules by name, in the order in which they give a shared finding its kind: causes first."""
 
