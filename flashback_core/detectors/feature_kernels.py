@@ -18,36 +18,52 @@ _KEPT = {**_OPTIONS, "cache": True}
 
 
 @njit(**_OPTIONS)
-def _moments(counts, most):
-    """Mean bin and width of one histogram; NaN if it is none, or if one bin holds nearly all."""
-    total, largest = 0.0, 0.0
+def _moments(counts, bounds, lump):
+    """Mean bin and width of one histogram; NaN if it is none, or if nearly all is a `lump`."""
+    most, spilt, crossing = bounds
+    total, one, two, before = 0.0, 0.0, 0.0, 0.0
     for count in counts:
         if not (count >= 0.0 and count < np.inf):
+            lump[0], lump[1] = 0.0, 0.0
             return np.nan, np.nan
         total += count
     if not total > 1e-9:
+        lump[0], lump[1] = 0.0, 0.0
         return np.nan, np.nan
     mean, square = 0.0, 0.0
     for b in range(len(counts)):
         share = counts[b] / total
-        largest = share if share > largest else largest
+        one = share if share > one else one
+        if b:
+            two = share + before if share + before > two else two
+        before = share
         mean += b * share
         square += b * b * share
-    if largest > most:
+    lump[1] += 1.0
+    if one > most:
+        lump[0], lump[1] = one, 0.0
+    elif not (two >= lump[0] - spilt and lump[1] <= crossing):
+        lump[0] = 0.0
+    if lump[0] > 0.0:
         return np.nan, np.nan
+    lump[1] = 0.0
     variance = square - mean * mean
     return mean, np.sqrt(variance if variance > 1e-9 else 1e-9)
 
 
-@njit("void(float64[:,::1],int64[:,::1],float64,float64[:,::1],float64[:,::1])", **_KEPT)
-def histogram_pass(raw, bins, most, means, spreads):
+@njit(
+    "void(float64[:,::1],int64[:,::1],UniTuple(float64,3),float64[:,::1],float64[:,::1],"
+    "float64[:,::1])",
+    **_KEPT,
+)
+def histogram_pass(raw, bins, bounds, lumps, means, spreads):
     """Moments of the histograms whose bins lie in the rows `bins` of `raw`."""
     counts = np.empty(bins.shape[1])
     for h in range(bins.shape[0]):
         for i in range(raw.shape[1]):
             for b in range(bins.shape[1]):
                 counts[b] = raw[bins[h, b], i]
-            means[h, i], spreads[h, i] = _moments(counts, most)
+            means[h, i], spreads[h, i] = _moments(counts, bounds, lumps[h])
 
 
 @njit("void(float64[:,::1],float64[::1],int64[::1],int64)", **_KEPT)

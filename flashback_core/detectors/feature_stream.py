@@ -35,8 +35,16 @@ LOSS_UNIT = 1e-6  # below this a loss counts as zero, and its logarithm is flat
 FAR = 1.5
 """Distance to the row before, over the one before it, from which on rows are missing between."""
 _BINS = np.arange(N_BINS, dtype=np.float64)[:, None]
+SLOWEST = 30.0
+"""A learning rate so many times below its largest counts as about that."""
 ONE_BIN = 0.8
 """Share of one bin from which on a histogram says only that an edge was crossed."""
+SPILT = 0.03
+"""Share that it may have lost while it lies in the two bins at an edge."""
+CROSSING = 32
+"""Rows that it may take to cross an edge."""
+LEAST_REST = 1e-6
+"""Share of the square of a norm that is left to the other groups at least."""
 
 
 class FeatureStream:
@@ -80,10 +88,11 @@ class FeatureStream:
             return np.array([self._at[getattr(parts[j], side)] for j in rows], np.int64)
 
         self._after = np.array([p.item.phase == "after" for p in parts], bool)
-        self._logs = chosen("log", "ratio", "by_lr")
+        self._logs = chosen("log", "ratio", "share", "by_lr")
         self._logs_of = at(self._logs, "top")
-        self._ratios = chosen("ratio")
+        self._ratios = chosen("ratio", "share")
         self._ratios_of = at(self._ratios, "bottom")
+        self._shares = chosen("share")
         self._by_lr = chosen("by_lr")
         self._growth = chosen("growth")
         self._growth_of = at(self._growth, "top")
@@ -96,6 +105,7 @@ class FeatureStream:
         self._mean = [(int(j), parts[j]) for j in chosen("mean")]
         bins = [[self._at[f"hist_{p.top}:{i}"] for i in range(N_BINS)] for _, p in self._mean]
         self._bins = np.array(bins, np.int64).reshape(-1, N_BINS)
+        self._lump = np.zeros((len(bins), 2))  # what lay in one bin: its share, rows since it did
 
     def update(self, table: StepTable) -> Floats:
         """Values of the rows of `table`, which follow those before; (features, rows).
@@ -138,6 +148,8 @@ class FeatureStream:
         out = np.full((len(self.items), raw.shape[1]), np.nan)
         out[self._logs] = logs[self._logs_of]
         out[self._ratios] -= logs[self._ratios_of]
+        if len(self._shares):
+            out[self._shares] = _log_odds(out[self._shares])
         if len(self._by_lr):
             out[self._by_lr] -= self._carried(logs[self._at["lr"]], 0)
         if len(self._loss):
@@ -147,10 +159,20 @@ class FeatureStream:
         if len(self._growth):
             now, before = logs[self._growth_of], np.empty((len(self._growth), len(gaps)))
             before[:, 0], before[:, 1:] = self._last_log[self._growth_of], now[:, :-1]
-            out[self._growth] = (now - before) / gaps
+            out[self._growth] = (now - before) / gaps * self._slowed(raw)
         self._last_log = logs[:, -1].copy()
         self._histograms(raw, logs, out)
         return out
+
+    def _slowed(self, raw: Floats) -> Floats | float:
+        """By how much smaller than its largest value so far the learning rate of each row is."""
+        if "lr" not in self._at:
+            return 1.0
+        lr = raw[self._at["lr"]]
+        known = np.where(np.isfinite(lr), lr, 0.0)
+        largest = np.maximum(np.maximum.accumulate(known), self._peak_lr)
+        slowest = known + largest / SLOWEST
+        return np.divide(largest, slowest, out=np.ones_like(largest), where=slowest > 0)
 
     def _logits(self, raw: Floats) -> Floats:
         rate = raw[self._logit_of]
@@ -164,7 +186,7 @@ class FeatureStream:
         """Mean bin and width; where one bin holds nearly all, neither says anything."""
         if not self._mean:
             return
-        means, spreads = _moments(raw, self._bins)
+        means, spreads = _moments(raw, self._bins, self._lump)
         rate = None
         for (j, part), mean, spread in zip(self._mean, means, spreads, strict=True):
             scale: Floats | float = 0.0
@@ -245,6 +267,7 @@ class FeatureStream:
             "peak_lr": self._peak_lr,
             "last_step": -1 if self._last_step is None else self._last_step,
             "last_gap": self._last_gap,
+            "lump": self._lump.copy(),
             "bins": np.array(list(bins.values()), np.str_),
         }
 
@@ -256,6 +279,7 @@ class FeatureStream:
         self.first = np.array(state["first"], np.int64)
         self._last, self._last_log = np.array(state["last"]), np.array(state["last_log"])
         self._last_lr = np.array(state["last_lr"])
+        self._lump = np.array(state["lump"], np.float64)
         items, places = list(self.items), [j for i, _ in self._mean for j in (i, i + 1)]
         for j, metric in zip(places, state["bins"], strict=True):
             items[j] = replace(items[j], metric=str(metric))
@@ -276,22 +300,40 @@ def _skipped(table: StepTable) -> Bools:
     return np.zeros(len(table), dtype=bool)
 
 
-def _moments(raw: Floats, bins: npt.NDArray[np.int64]) -> tuple[Floats, Floats]:
+def _moments(raw: Floats, bins: npt.NDArray[np.int64], lump: Floats) -> tuple[Floats, Floats]:
     """Mean bin and width of each histogram in each row; NaN where it says nothing.
 
     Args:
         raw: Columns, (columns, rows).
         bins: Where among them the bins of each histogram are, (histograms, bins).
+        lump: Share of what lay in one bin and still lay in two at the row before, 0 for none, and
+            rows since it lay in one; brought up to date; (histograms, 2).
     """
     compiled = kernels(is_worth_it=False)
     if compiled is not None:
         means, spreads = np.empty((2, len(bins), raw.shape[1]))
-        compiled.histogram_pass(raw, bins, ONE_BIN, means, spreads)
+        compiled.histogram_pass(raw, bins, (ONE_BIN, SPILT, float(CROSSING)), lump, means, spreads)
         return means, spreads
     share = _shares(raw[bins])
-    share[np.broadcast_to(share.max(axis=1, keepdims=True) > ONE_BIN, share.shape)] = np.nan
+    share[np.broadcast_to(_lumps(share, lump)[:, None], share.shape)] = np.nan
     means = _sum(_BINS * share)
     return means, np.sqrt(np.maximum(_sum(_BINS**2 * share) - means**2, 1e-9))
+
+
+def _lumps(share: Floats, lump: Floats) -> Bools:
+    """Rows at which all but lies in one bin, or in two since it did; (histograms, rows)."""
+    one, two = share.max(axis=1), (share[:, 1:] + share[:, :-1]).max(axis=1)
+    is_one = one > ONE_BIN
+    joined = np.column_stack([lump[:, 0], np.where(is_one, one, 0.0)])
+    at = np.arange(joined.shape[1])
+    since = np.maximum.accumulate(np.where(joined > 0, at, 0), axis=1)[:, 1:]
+    last, rows = np.take_along_axis(joined, since, axis=1), at[1:]
+    age = rows - since + np.where(since == 0, lump[:, 1:], 0.0)
+    stays = is_one | ((two >= last - SPILT) & (age <= CROSSING))  # NaN does not
+    left = np.maximum.accumulate(np.where(stays, 0, rows), axis=1)
+    found = (last > 0) & (since >= left)
+    lump[:] = np.where(found[:, -1:], np.stack([last[:, -1], age[:, -1]], axis=1), 0.0)
+    return np.asarray(found)
 
 
 def _shares(counts: Floats) -> Floats:
@@ -299,6 +341,12 @@ def _shares(counts: Floats) -> Floats:
     usable = ((counts >= 0) & (counts < np.inf)).all(axis=-2, keepdims=True)
     total = _sum(np.where(usable, counts, 0.0))[..., None, :]
     return np.divide(counts, total, out=np.full_like(counts, np.nan), where=total > 1e-9)
+
+
+def _log_odds(share: Floats) -> Floats:
+    """Logarithms of norms over the norm of the other groups, from those over the norm of all."""
+    rest = np.maximum(-np.expm1(2 * share), LEAST_REST)
+    return np.asarray(share - 0.5 * np.log(rest))
 
 
 def _sum(values: Floats) -> Floats:

@@ -128,7 +128,7 @@ def _updates(groups: Sequence[str], has: frozenset[str]) -> Iterator[Part]:
         name = f"group:{group}:param_norm" if group else "param_norm"
         if name in has:
             item = Feature(name, "parameter", group, "after", f"growth of {name}")
-            yield Part(item, "growth", name)
+            yield Part(item, "growth", name, "lr" if "lr" in has else "")
 
 
 def _norms(group: str, norm: str, peak: str, family: str, has: frozenset[str]) -> Iterator[Part]:
@@ -145,7 +145,7 @@ def _norms(group: str, norm: str, peak: str, family: str, has: frozenset[str]) -
     )  # fmt: skip
     if group and norm in has:
         item = Feature(metric, "composition", group, phase, f"{metric} / {norm}")
-        yield Part(item, "ratio", metric, norm)
+        yield Part(item, "share", metric, norm)
     if prefix + peak in has:
         item = Feature(prefix + peak, "peak", group, phase, f"{prefix}{peak} / {metric}")
         yield Part(item, "ratio", prefix + peak, metric)

@@ -1,7 +1,7 @@
 """Reduction: the scores of all features as a few statistics per family and test.
 
 A family of features becomes, for each test, four numbers: the largest, the third largest, the root
-mean square, and the *consensus*, the absolute median over groups of the signed deviation. One odd
+mean square, and the *consensus*, the absolute median over groups of the signed scores. One odd
 batch moves some groups; a fault in the learning rate or in the optimizer's state moves every group
 at once.
 """
@@ -143,13 +143,13 @@ def _reduced(
         elif reduction == "rms":
             yield np.sqrt((np.minimum(mine, _CAP) ** 2).sum(axis=1) / len(members))
         else:
-            yield consensus(z[:tests, groups])
+            yield consensus(np.copysign(score[:tests, groups], z[:tests, groups]))
 
 
 def consensus(z: Floats) -> Floats:
-    """Absolute median over live groups of the signed deviations, (…, groups, rows) to (…, rows).
+    """Absolute median over live groups of the signed scores, (…, groups, rows) to (…, rows).
 
-    A group whose deviation is exactly 0 has no say: it has not begun, or it is frozen. Rows with
+    A group whose score is exactly 0 has no say: it has not begun, or it is frozen. Rows with
     fewer than three groups left give 0.
     """
     live = z != 0

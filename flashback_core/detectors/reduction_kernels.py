@@ -38,11 +38,11 @@ def _add_square(values, cap, total):
 
 
 @njit(**_OPTIONS)
-def _consensus(z, groups, i, ordered):
-    """Absolute median of what is not 0 in row `i`; 0 where fewer than three are."""
+def _consensus(z, score, groups, i, ordered):
+    """Absolute median of the signed scores that are not 0 in row `i`; 0 of fewer than three."""
     count = 0
     for g in groups:
-        value = z[g, i]
+        value = score[g, i] if z[g, i] > 0.0 else -score[g, i]
         if value != 0.0:
             k = count
             while k > 0 and ordered[k - 1] > value:
@@ -83,4 +83,6 @@ def reduce_pass(z, score, members, groups, plan, cap, out):
                 if rms >= 0:
                     out[rms + k, i] = np.sqrt(total[i] / (stop - start))
                 if consensus >= 0:
-                    out[consensus + k, i] = _consensus(z[k], groups[first:last], i, ordered)
+                    out[consensus + k, i] = _consensus(
+                        z[k], score[k], groups[first:last], i, ordered
+                    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -57,6 +58,7 @@ class Series:
         self._certain: list[Finding] = []
         self._found: list[Finding] = []
         self._bad: list[int] = []  # rows of bad certain findings
+        self._ahead: list[int] = []  # steps that the rules have seen and the statistics have not
 
     def update(self, table: StepTable, events: Events = ()) -> list[Finding]:
         """Take the next rows; return what is new."""
@@ -69,15 +71,17 @@ class Series:
 
     def look(self, table: StepTable, events: Events = ()) -> list[Finding]:
         """The certain rules alone; `measure` must be given the same rows later."""
-        return self._take(self.rules.update(table, events), table)
+        self._ahead += table.steps.tolist()
+        return self._take(self.rules.update(table, events))
 
     def measure(self, table: StepTable) -> list[Finding]:
         """The statistics alone, of rows that the rules have seen."""
+        del self._ahead[: len(table)]
         return self._statistical(self.statistics.update(table, tuple(self._bad)))
 
     def finish(self) -> list[Finding]:
         """What still waited for more rows."""
-        certain = self._take(self.rules.finish(), None)
+        certain = self._take(self.rules.finish())
         return certain + self._statistical(self.statistics.finish(tuple(self._bad)))
 
     def learn(self, table: StepTable, events: Events = ()) -> None:
@@ -93,6 +97,7 @@ class Series:
             part, first = table[start : start + _CHUNK], self.statistics.n_rows
             self.look(part, events)
             values = self.statistics.values(part)
+            self._ahead.clear()
             parts.append(self.statistics.silenced(values, first))
         return np.concatenate(parts, axis=1)
 
@@ -101,6 +106,7 @@ class Series:
         plain = {
             "rules": self.rules.state(),
             "bad": self._bad,
+            "ahead": self._ahead,
             "certain": [finding_dict(f) for f in self._certain],
             "found": [finding_dict(f) for f in self._found],
         }
@@ -112,7 +118,7 @@ class Series:
         plain = json.loads(str(state["series"]))
         self.rules = CertainRules.restore(plain["rules"])
         self.statistics.masks = self.rules.masked
-        self._bad = plain["bad"]
+        self._bad, self._ahead = plain["bad"], plain["ahead"]
         self._certain = [finding_of(f) for f in plain["certain"]]
         self._found = [finding_of(f) for f in plain["found"]]
         mine = "statistics/"
@@ -148,10 +154,10 @@ class Series:
             f.severity == "bad" and f.step + SAME < finding.step < f.step + AFTER_BAD for f in found
         )
 
-    def _take(self, found: list[Finding], table: StepTable | None) -> list[Finding]:
+    def _take(self, found: list[Finding]) -> list[Finding]:
         for finding in found:
             if finding.severity == "bad" and finding.kind not in SLOW:
-                self._bad.append(self._row_of(finding.step, table))
+                self._bad.append(self._row_of(finding.step))
                 self.statistics.watch(self._bad[-1], finding.step)
         del self._bad[:-64]
         self._certain += found
@@ -161,9 +167,8 @@ class Series:
         self._found += found
         return [self._explained(f) for f in found]
 
-    def _row_of(self, step: int, table: StepTable | None) -> int:
-        """Row of a step in the rows to come or those just seen."""
-        seen = self.statistics.n_rows
-        if table is not None and len(table) and step >= int(table.steps[0]):
-            return seen + int(np.searchsorted(table.steps, step))
+    def _row_of(self, step: int) -> int:
+        """Row of a step among those that the rules have seen."""
+        if self._ahead and step >= self._ahead[0]:
+            return self.statistics.n_rows + bisect_left(self._ahead, step)
         return self.statistics.row_of(step)

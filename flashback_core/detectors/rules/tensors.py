@@ -18,9 +18,11 @@ __all__ = ["Gradients", "LostUpdates", "Precision"]
 SAME_RISE = 8
 """Rows for which more tensors than ever must have no gradient."""
 FLICKER_ROWS = 32
-"""The same where they had come and gone before, as experts do that get no tokens."""
+"""The same where they come and go, or their number does not stay, as of experts without tokens."""
 COMINGS = 2
 """Rises that passed again which make coming and going a habit."""
+FADING = 1.2
+"""Weights that do not move, over those of the row before, up to which a tensor only fades out."""
 COARSE = 0.5
 """Share of weights without low bits from which their precision is lost."""
 FINE = 0.1
@@ -41,7 +43,8 @@ class LostUpdates(Rule):
 
     def wants(self, table_names: Sequence[str]) -> list[str]:
         """Counts, and whether anything moved at all."""
-        return [n for n in (*self.gates, "update_norm") if n in table_names]
+        wanted = (*self.gates, "update_norm", "exact:unmoved")
+        return [name for name in wanted if name in table_names]
 
     def see(self, view: View, i: int) -> None:
         """Count rows on end; a run that never moved is known after `CLEAN_ROWS` of them."""
@@ -49,6 +52,8 @@ class LostUpdates(Rule):
         if lost <= 0 or view.still(i):
             return
         if row != self.last + 1:
+            if _fades(view, i):
+                return
             self.streak, self.first = 0, [row, view.step(i), lost]
             self.total = 0.0 if view.value("update_norm", i, 1.0) == 0.0 else 1.0
         self.streak, self.last, self.n_broken = self.streak + 1, row, self.n_broken + 1
@@ -82,6 +87,16 @@ class LostUpdates(Rule):
         whole = self.first[:1] == [0] and self.streak == n_rows and not self.is_silent
         if whole and LASTING <= n_rows < CLEAN_ROWS and self.total == 0.0:
             self._speak(n_rows)
+
+
+def _fades(view: View, i: int) -> bool:
+    """Whether hardly more weights stand still than in the row before.
+
+    Where gradients and learning rate shrink, more and more entries of a tensor are below its
+    precision until none moves; where an update is lost, all its entries stop at once.
+    """
+    before = view.before("exact:unmoved", i)
+    return before > 0 and 0 <= view.value("exact:unmoved", i) <= FADING * before
 
 
 class Gradients(Rule):
@@ -152,12 +167,14 @@ class Gradients(Rule):
             self.watch_until = min(self.watch_until, row + 1)
 
     def _needed(self) -> int:
-        return FLICKER_ROWS if self.comings >= COMINGS else SAME_RISE
+        flickers = self.comings >= COMINGS or self.rise[3] > self.rise[2]
+        return FLICKER_ROWS if flickers else SAME_RISE
 
     def _goes_on(self, view: View, row: int, count: int) -> None:
         self.rise[3] = max(self.rise[3], count)
         start, step, first, largest, usual = self.rise
         if row - start + 1 < self._needed():
+            self.watch_until = start + self._needed()
             return
         self.rise, self.usual, self.dirty = [], largest, True
         if start < CLEAN_ROWS or view.book.near(start, view.book.freezing):

@@ -26,6 +26,7 @@ def spoilt() -> MemoryTable:
     for i in range(16):
         columns[f"hist_grad:{i}"][100:110] = 0.0
         columns[f"hist_update:{i}"][150:160] = 1e6 if i == 5 else 1.0
+        columns[f"hist_update:{i}"][160:250] = 5e5 if i in (5, 6) else 1.0  # over an edge, too long
     columns["exact:step_skipped"] = (rng.random(300) < 0.05).astype(np.int64)
     return MemoryTable(np.cumsum(rng.integers(1, 4, 300)), columns)
 

@@ -149,3 +149,52 @@ def test_a_histogram_in_one_bin_is_silent() -> None:
     found = features(table)
     assert {item.family for item in found.items} == {"histogram"}
     np.testing.assert_array_equal(found.values, 0.0)
+
+
+def crossing(n: int, rows: int) -> dict[str, np.ndarray]:
+    """Updates of one size that cross an edge of bins within some rows, after 20, and stay there."""
+    over = np.clip((np.arange(n) - 20) / rows, 0, 1)
+    counts = {f"hist_update:{i}": np.full(n, 1.0) for i in range(16)}
+    counts["hist_update:5"], counts["hist_update:6"] = 1e6 * (1 - over) + 1, 1e6 * over + 1
+    return counts | {"lr": np.full(n, 1e-3)}
+
+
+def test_a_histogram_that_crosses_an_edge_is_silent() -> None:
+    """Lion moves all weights by one size: over some rows two bins hold them, and then the other."""
+    found = features(MemoryTable(np.arange(60), crossing(60, 20)))
+    np.testing.assert_array_equal(found.values, 0.0)
+
+
+def test_two_bins_that_stay_are_a_distribution() -> None:
+    """What has stayed in two bins for longer than it takes to cross is one to be watched."""
+    counts = crossing(120, 20)
+    for i in (5, 6):
+        counts[f"hist_update:{i}"][21:] = 5e5
+    for i in range(4, 8):
+        counts[f"hist_update:{i}"][:10] = 2e5
+    width = features(MemoryTable(np.arange(120), counts)).values[1]
+    np.testing.assert_allclose(width[:50], np.sqrt(1.25), rtol=1e-3)
+    np.testing.assert_allclose(width[60:], 0.5, rtol=1e-3)
+
+
+def test_the_growth_of_weights_is_that_at_the_full_learning_rate() -> None:
+    """Weights that grow with the learning rate: a schedule does not show, down to a 30th of it."""
+    lr = 1e-3 * np.linspace(1.0, 0.0, 201)[:-1]
+    norms = np.exp(np.cumsum(0.1 * lr))
+    columns = {"lr": lr, "param_norm": norms}
+    (values,) = features(MemoryTable(np.arange(200), columns)).values
+    np.testing.assert_allclose(values[1:100], 1e-4, rtol=0.07)
+    (plain,) = features(MemoryTable(np.arange(200), {"param_norm": norms})).values
+    np.testing.assert_allclose(plain[1:], 0.1 * lr[1:], rtol=1e-6)
+
+
+def test_a_share_is_told_by_its_odds() -> None:
+    """A group that holds nearly all of a norm moves as far as the rest of it does."""
+    rest = np.array([0.2, 0.1, 0.4])
+    most = np.sqrt(1 - rest**2)
+    columns = {"grad_norm": np.ones(3), "group:a:grad_norm": most, "group:b:grad_norm": rest}
+    found = features(MemoryTable(np.arange(3), columns))
+    labels = [item.label for item in found.items]
+    a, b = (found.values[labels.index(f"group:{g}:grad_norm / grad_norm")] for g in "ab")
+    np.testing.assert_allclose(a, np.log(most / rest))
+    np.testing.assert_allclose(a, -b)

@@ -42,6 +42,16 @@ def test_online_is_offline(kind: str) -> None:
     assert streamed(run).report().findings == DETECTOR.predict(run).findings
 
 
+@pytest.mark.parametrize("step", [224, 225, 240, 249, 255])
+def test_causes_do_not_depend_on_the_place_in_a_block(step: int) -> None:
+    """A rule speaks some rows after the step, while the statistics have not seen that step yet."""
+    run = run_with_fault(first_bad_step=step, kind="lr_jump")
+    online, offline = streamed(run).report().findings, DETECTOR.predict(run).findings
+    assert online == offline
+    assert offline[0].step == step
+    assert offline[0].causes
+
+
 def test_a_finding_comes_soon() -> None:
     """What is certain comes with its row, a statistical finding a few rows later."""
     for kind, late in (("nonfinite", 1), ("update_jump", BLOCK_ROWS + 8)):
