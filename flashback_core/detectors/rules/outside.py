@@ -21,6 +21,8 @@ OUTSIDE = (
     (4, "buffers", "buffers_changed"),
 )
 """Bit of the exact field ``outside``, what it stands for, and the kind of finding."""
+MODERATE = 10.0
+"""Factor by which a person or a schedule may change the weight decay, rather than a mistake."""
 
 
 class Outside(WaitingRule):
@@ -255,4 +257,13 @@ def setting_kind(changed: Mapping[str, tuple[Any, Any]]) -> tuple[str, str]:
     if modes and len(modes) == len(names):
         evaluating = all(not now for _, now in changed.values())
         return ("eval_mode" if evaluating else "train_mode"), "bad" if evaluating else "change"
+    decays = [pair for n, pair in changed.items() if n.startswith("weight_decay of ")]
+    if decays and len(decays) == len(names) and all(_is_moderate(*pair) for pair in decays):
+        return "config_changed", "change"
     return "config_changed", "bad"
+
+
+def _is_moderate(before: Any, after: Any) -> bool:
+    """Whether a number stayed within a factor of `MODERATE`, as where a schedule moves it."""
+    numbers = isinstance(before, (int, float)) and isinstance(after, (int, float))
+    return numbers and before > 0 and before < MODERATE * after and after < MODERATE * before

@@ -67,6 +67,16 @@ def test_outside_at_the_start_of_a_session() -> None:
 SETTINGS = {
     "eps": ({"eps of group 0": [1e-8, 1e-3]}, ("config_changed", T0, "bad")),
     "dropout": ({"p of 3": [0.1, 0.3]}, ("config_changed", T0, "bad")),
+    "a decay far off": ({"weight_decay of group 0": [0.1, 10.0]}, ("config_changed", T0, "bad")),
+    "a decay to zero": ({"weight_decay of group 0": [0.1, 0.0]}, ("config_changed", T0, "bad")),
+    "a decay and more": (
+        {"weight_decay of group 0": [0.1, 0.2], "eps of group 0": [1e-8, 1e-7]},
+        ("config_changed", T0, "bad"),
+    ),
+    "a decay as schedules have it": (
+        {"weight_decay of group 0": [0.01, 0.05], "weight_decay of group 1": [0.02, 0.01]},
+        ("config_changed", T0, "change"),
+    ),
     "eval": ({"training of net": [True, False]}, ("eval_mode", T0, "bad")),
     "thaw": ({"requires_grad of a": [False, True]}, ("unfreeze", T0, "change")),
 }
@@ -74,7 +84,7 @@ SETTINGS = {
 
 @pytest.mark.parametrize("case", SETTINGS)
 def test_settings(case: str) -> None:
-    """Hyper-parameters and eval mode are bad, a thawed parameter is a change."""
+    """Hyper-parameters and eval mode are bad; a thawed parameter, or more decay, is a change."""
     changed, expected = SETTINGS[case]
     event = {"event": "config", "step": T0, "n_settings": 1, "changed": changed}
     assert _kinds(_find([event], config_hash=_from(T0, 7, before=5))) == [expected]
@@ -148,6 +158,23 @@ def test_updates_and_gradients_that_stop() -> None:
     assert _kinds(_find(no_grads=_from(T0, 3))) == [("missing_gradient", T0, "bad")]
     flicker = np.arange(N) % 5
     assert _find(zero_grads=flicker) == []
+
+
+def test_experts_that_starve_for_a_while() -> None:
+    """The number of tensors without a gradient does not stay, and in the end it is none again."""
+    counts = np.zeros(N, int)
+    counts[T0 : T0 + 20] = [4, 4, 4, 4, 12, 4, 4, 4, 12, 12, 4, 4, 8, 8, 4, 8, 8, 8, 4, 4]
+    assert _find(zero_grads=counts) == []
+    counts[T0 : T0 + 40] = [4, 8] * 20
+    assert _kinds(_find(zero_grads=counts)) == [("zero_gradient", T0, "bad")]
+
+
+def test_updates_that_fade_out() -> None:
+    """More and more entries are below the precision of their weights, until one tensor is still."""
+    unmoved = np.arange(N) * 4
+    assert _find(lost_updates=_from(T0, 1), unmoved=unmoved) == []
+    unmoved = np.where(np.arange(N) < T0, 5, 4000)
+    assert _kinds(_find(lost_updates=_from(T0, 1), unmoved=unmoved)) == [("update_lost", T0, "bad")]
 
 
 def test_nothing_moves_from_the_start() -> None:
