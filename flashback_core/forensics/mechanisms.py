@@ -25,6 +25,9 @@ def _rate(*words: str) -> tuple[str, ...]:
 
 
 _ONE_ENTRY = "weights_changed: one entry"
+_SAME_SIZE = (_ONE_ENTRY, "!nonfinite: many entries", "!zero_gradient")
+"""A mantissa bit changes a weight by less than its own size: too little to overflow anything."""
+_OVERFLOW = ("nonfinite: many entries", "!weights_changed")
 _MANY = "weights_changed: many tensors"
 _ATTENTION = _any(("weights_changed: one tensor", "weights_changed: attention"), "weight_shift")
 _STATE_MANY = "state_changed: many tensors"
@@ -37,8 +40,8 @@ _ONE_GRADIENT = ("outlier", "gradient_shift", "balance_shift", "weight_shift")
 MECHANISMS: dict[str, Signs] = {
     "w_flip_exp": _any(_ONE_ENTRY, "nonfinite: many entries"),
     "w_flip_exp_lo": _any(_ONE_ENTRY),
-    "w_flip_mant_hi": _any(_ONE_ENTRY),
-    "w_flip_mant_lo": _any(_ONE_ENTRY),
+    "w_flip_mant_hi": _any(_SAME_SIZE),
+    "w_flip_mant_lo": _any(_SAME_SIZE),
     "buffer_flip": _any("buffers_changed"),
     "attn_scale": _ATTENTION,
     "attn_blowup": _ATTENTION,
@@ -50,8 +53,8 @@ MECHANISMS: dict[str, Signs] = {
     "untied_head_on_resume": _any(("weights_changed: one tensor", "weights_changed: head")),
     "bf16_master": _any(_MANY, "precision_lost"),
     "bf16_update_lost": _any("precision_lost", "update_lost"),
-    "fp8_overflow_inf": _any("nonfinite: many entries"),
-    "fp16_overflow": _any("nonfinite: many entries", "skip_loop"),
+    "fp8_overflow_inf": _any(_OVERFLOW),
+    "fp16_overflow": _any(_OVERFLOW, "skip_loop"),
     "overflow_skip_loop": _any("skip_loop"),
     "lowprec_overflow": _any("gradients_capped", "outlier", "distribution_shift"),
     "nan_one": _any("nonfinite: one entry"),
@@ -96,9 +99,9 @@ MECHANISMS: dict[str, Signs] = {
     "layer_frozen": _any("zero_update: one group"),
     "zero_grad_group": _any("zero_gradient", "missing_gradient"),
     "grad_zero_layer": _any("zero_gradient", "missing_gradient"),
-    "grad_flip_exp": _any(*_ONE_GRADIENT),
+    "grad_flip_exp": _any(*_ONE_GRADIENT, "distribution_shift"),
     "grad_flip_mant": _any(*_ONE_GRADIENT),
-    "bit_flip": _any(*_ONE_GRADIENT),
+    "bit_flip": _any(*_ONE_GRADIENT, "distribution_shift"),
     "grad_x4": _any("gradient_shift", "distribution_shift"),
     "grad_noise": _any("distribution_shift", "sign_shift", "gradient_shift"),
     "clip_saturated": _any("gradient_shift", "sign_shift", "distribution_shift"),
