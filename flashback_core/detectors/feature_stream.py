@@ -345,7 +345,7 @@ def _shares(counts: Floats) -> Floats:
 
 def _log_odds(share: Floats) -> Floats:
     """Logarithms of norms over the norm of the other groups, from those over the norm of all."""
-    rest = np.maximum(-np.expm1(2 * share), LEAST_REST)
+    rest = np.maximum(-np.expm1(2 * np.minimum(share, 0.0)), LEAST_REST)
     return np.asarray(share - 0.5 * np.log(rest))
 
 
