@@ -162,7 +162,7 @@ def _facts(kind: str, text: str) -> set[str]:
         return _what_changed(text)
     if kind == "config_changed":
         return _settings(text)
-    if kind in ("lr_jump", "lr_off_schedule", "update_pulse"):
+    if kind in ("lr_jump", "lr_off_schedule", "update_jump"):
         return _rate(text)
     if kind == "schedule_step":
         return _counter(text)

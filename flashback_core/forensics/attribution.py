@@ -21,7 +21,7 @@ _BROKEN_NUMBERS = frozenset({"nonfinite", "precision", "gradient_bits", "weight_
 
 _BY_FINDINGS = {
     ("lr_jump", "lr_spike", "lr_drop", "lr_zero", "lr_shift", "lr_ramp", "lr_off_schedule",
-     "update_pulse"):
+     "update_jump"):
         frozenset({"rate", "schedule"}),
     ("state_changed", "state_lost"): frozenset({"state", "resume"}),
     ("weights_changed", "buffers_changed"): _WEIGHTS,

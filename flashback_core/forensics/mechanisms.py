@@ -13,7 +13,7 @@ Signs = tuple[frozenset[str], ...]
 """Alternatives: sets of signs (`detectors.signature.signs_of`), of which one has to be there; one
 behind ``!`` must not."""
 
-_RATE_KINDS = ("lr_jump", "lr_off_schedule", "update_pulse")
+_RATE_KINDS = ("lr_jump", "lr_off_schedule", "update_jump")
 
 
 def _any(*alternatives: str | tuple[str, ...]) -> Signs:

@@ -25,7 +25,7 @@ KINDS = {
     "loss_frozen": "the loss stopped changing",
     "update_shift": "the updates of the weights left their usual size",
     "odd_batch": "one batch had an unusual gradient",
-    "update_pulse": "all updates were larger by one factor, for one step",
+    "update_jump": "all updates became larger by one factor",
     "update_zero": "a part of the model stopped being updated",
     "dead_group": "a part of the model stopped being updated",
     "gradient_shift": "the gradients left their usual size",

@@ -33,7 +33,7 @@ _LOADER = (
 LOOK = {
     "lr_jump": _SCHEDULE,
     "lr_milestone": _MEANT,
-    "update_pulse": _SCHEDULE,
+    "update_jump": _SCHEDULE,
     "nonfinite": (
         "Look at the part of the model that is not finite first; check the loss scale, the "
         "learning rate and the batch of that step, and go back to the step before it."

@@ -18,10 +18,10 @@ from flashback_core.detectors.rules.explosion import Explosion
 from flashback_core.detectors.rules.gate import Gate
 from flashback_core.detectors.rules.groups import StartedGroups, StoppedGroups
 from flashback_core.detectors.rules.kept import KeptGradients
+from flashback_core.detectors.rules.leap import Leap
 from flashback_core.detectors.rules.learning import Learning
 from flashback_core.detectors.rules.nonfinite import NonFinite
 from flashback_core.detectors.rules.outside import Outside, Settings, Told
-from flashback_core.detectors.rules.pulse import Pulse
 from flashback_core.detectors.rules.rate import LearningRate
 from flashback_core.detectors.rules.rule import RECENT, Rule
 from flashback_core.detectors.rules.scaler import SkipLoop, ZeroLoss
@@ -71,7 +71,7 @@ RULES: dict[str, Callable[[], Rule]] = {
     "schedule_step": ScheduleStep,
     "lr": LearningRate,
     "shape": ScheduleShape,
-    "pulse": Pulse,
+    "leap": Leap,
 }
 """All rules by name, in the order in which they give a shared finding its kind: causes first."""
 

@@ -1,4 +1,4 @@
-"""Updates that are all larger by one factor for one step, where no learning rate is recorded."""
+"""Updates that all become larger by one factor, where no learning rate is recorded."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def times(columns: Columns, rows: Any, by: float, what: str = "update_norm") -> 
 def found(columns: Columns, chunk: int = N, events: Any = (), steps: Any = None) -> list[Finding]:
     """Findings on the columns, given so many rows at a time, restored between them."""
     table = MemoryTable(np.arange(N) if steps is None else steps, columns, events=events)
-    rules, out = CertainRules(only=["pulse"]), []
+    rules, out = CertainRules(only=["leap"]), []
     for start in range(0, N, chunk):
         out += rules.update(table[start : start + chunk], table.events)
         rules = CertainRules.restore(rules.state())
@@ -49,8 +49,34 @@ def found(columns: Columns, chunk: int = N, events: Any = (), steps: Any = None)
 def test_a_rate_of_four_times_for_one_step(chunk: int) -> None:
     """All updates are four times as large once: that step, and the factor, are told."""
     (finding,) = found(times(norms(), T0, 4.0), chunk)
-    assert (finding.step, finding.kind, finding.severity) == (T0, "update_pulse", "bad")
-    assert "4" in finding.evidence[0].split(" times those before")[0].split()[-1]
+    assert (finding.step, finding.kind, finding.severity) == (T0, "update_jump", "bad")
+    factor = float(finding.evidence[0].split(" times those before")[0].split()[-1])
+    assert factor == pytest.approx(4.0, rel=0.1)
+    assert "came back" in finding.evidence[0]
+
+
+@pytest.mark.parametrize("chunk", [N, 32, 1])
+@pytest.mark.parametrize("rows", [slice(T0, None), slice(T0, T0 + 2), slice(40, 60)])
+def test_a_rate_of_four_times_for_longer(chunk: int, rows: slice) -> None:
+    """From there on, for two steps, or for some: the first of them is told, and nothing else."""
+    (finding,) = found(times(norms(), rows, 4.0), chunk)
+    assert (finding.step, finding.kind) == (rows.start, "update_jump")
+    assert ("stayed so" in finding.evidence[0]) == (rows.stop != T0 + 2)
+
+
+def test_a_warm_restart_is_none() -> None:
+    """Updates that had shrunk come back to where they were; beyond that it is a leap."""
+    shrunk = times(norms(), slice(80, T0), 0.1)
+    assert found(shrunk) == []
+    assert [f.step for f in found(times(shrunk, slice(T0, None), 3.0))] == [T0]
+
+
+def test_a_leap_that_fades_is_none() -> None:
+    """What an optimizer makes of one odd gradient is left half in the rows after it."""
+    columns = norms()
+    for i, by in enumerate((4.0, 1.6, 1.6, 1.4)):
+        columns = times(columns, T0 + i, by)
+    assert found(columns) == []
 
 
 def test_nothing_where_a_rate_is_recorded() -> None:
@@ -63,8 +89,7 @@ def test_nothing_where_a_rate_is_recorded() -> None:
     "columns",
     [
         pytest.param(norms(), id="nothing happens"),
-        pytest.param(times(norms(), slice(T0, None), 4.0), id="another rate from there on"),
-        pytest.param(times(norms(), slice(T0, T0 + 2), 4.0), id="two steps"),
+        pytest.param(times(norms(), slice(T0, None), 0.1), id="a smaller rate from there on"),
         pytest.param(times(norms(), T0, 0.25), id="a smaller step"),
         pytest.param(times(norms(), T0, 1.8), id="below twice"),
         pytest.param(times(norms(apart=0.4), T0, 4.0), id="updates that always differ that much"),
@@ -77,16 +102,17 @@ def test_nothing_where_a_rate_is_recorded() -> None:
     ],
 )
 def test_what_is_no_pulse(columns: Columns) -> None:
-    """Schedules, odd batches, skipped steps and habits say nothing."""
+    """Milestones, odd batches, skipped steps and habits say nothing."""
     assert found(columns) == []
 
 
 def test_groups_that_move_by_different_factors() -> None:
-    """One group or two of four say nothing of the rate."""
-    columns = norms()
-    for g, by in zip(GROUPS, (1.0, 2.0, 5.0, 12.0), strict=True):
-        columns[f"group:{g}:update_norm"][T0] *= by
-    assert found(columns) == []
+    """Nor do groups of which one stays: what was thawed moves alone."""
+    for factors in ((1.5, 2.0, 5.0, 12.0), (4.0, 4.0, 4.0, 1.0)):
+        columns = norms()
+        for g, by in zip(GROUPS, factors, strict=True):
+            columns[f"group:{g}:update_norm"][T0:] *= by
+        assert found(columns) == []
 
 
 def test_declared_and_before_a_gap() -> None:
@@ -95,7 +121,7 @@ def test_declared_and_before_a_gap() -> None:
     event = {"event": "expect", "step": T0, "kind": "lr_milestone"}
     assert found(columns, events=[event]) == []
     steps = np.arange(N)
-    steps[T0 + 1 :] += 50
+    steps[T0:] += 50
     assert found(columns, steps=steps) == []
 
 
@@ -107,9 +133,10 @@ def test_a_group_without_updates_has_no_say() -> None:
     assert [f.step for f in found(columns)] == [T0]
 
 
-@pytest.mark.parametrize("optimizer", ["AdamW", "SGD", "RMSprop"])
-def test_real_training_without_its_rate(optimizer: str, tmp_path: Any) -> None:
-    """A rate of five times for one step is found exactly without the column `lr`."""
+@pytest.mark.parametrize("steps", [1, 30])
+@pytest.mark.parametrize("optimizer", ["AdamW", "SGD", "NAdam"])
+def test_real_training_without_its_rate(optimizer: str, steps: int, tmp_path: Any) -> None:
+    """A rate of five times, for one step or from it on, is found without the column `lr`."""
     torch.manual_seed(0)
     layers: list[torch.nn.Module] = [torch.nn.Linear(16, 32), torch.nn.Tanh()]
     layers += [torch.nn.Linear(32, 32), torch.nn.Tanh(), torch.nn.Linear(32, 4)]
@@ -118,7 +145,7 @@ def test_real_training_without_its_rate(optimizer: str, tmp_path: Any) -> None:
     with fb.Recorder(tmp_path, model, opt, groups=lambda p: f"part{p.name[0]}") as rec:
         for step in range(120):
             x = torch.randn(64, 16)
-            opt.param_groups[0]["lr"] = 5e-3 if step == 90 else 1e-3
+            opt.param_groups[0]["lr"] = 5e-3 if 90 <= step < 90 + steps else 1e-3
             loss = torch.nn.functional.mse_loss(model(x), x[:, :4])
             opt.zero_grad()
             loss.backward()
@@ -127,4 +154,4 @@ def test_real_training_without_its_rate(optimizer: str, tmp_path: Any) -> None:
     index = rec.index
     columns = {name: index.column(name) for name in index if name != "lr"}
     report = fb.detect(MemoryTable(index.steps, columns))
-    assert (report.first_bad_step, report.kind) == (90, "update_pulse")
+    assert (report.first_bad_step, report.kind) == (90, "update_jump")
