@@ -82,6 +82,8 @@ def _checked(table: StepTable, n_statistics: int, min_steps: int) -> Iterator[st
         yield _LOSS
     if "lr" in names:
         yield "The learning rate against its own schedule, step by step."
+    elif sum(name.startswith("group:") and name.endswith(":update_norm") for name in names) >= 3:
+        yield "Updates of all groups that grow by one factor, since no learning rate is recorded."
     if "grad_norm" in names:
         yield "A gradient norm that stays a thousand times above all that came before."
     if "grad_max" in names:

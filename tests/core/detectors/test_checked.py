@@ -25,6 +25,15 @@ def test_what_was_recorded_was_checked() -> None:
     assert "What was checked" in to_html(bare)
 
 
+def test_without_a_learning_rate_updates_tell_of_it() -> None:
+    """A run without the rate names what is looked at instead."""
+    run = run_with_fault(first_bad_step=120)
+    blind = MemoryTable(run.steps, {name: run.column(name) for name in run if name != "lr"})
+    checked = FirstBadStepDetector().predict(blind).facts["checked"]
+    assert any("no learning rate is recorded" in text for text in checked)
+    assert not any("own schedule" in text for text in checked)
+
+
 def test_samples_are_checked_where_some_came_again() -> None:
     """In a first epoch no sample comes again, and nothing was compared."""
     run = run_with_fault(first_bad_step=120)
