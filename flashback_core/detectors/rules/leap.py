@@ -71,6 +71,7 @@ class Leap(Rule):
         self.peak: float | None = None
         self._rows: list[int] = []
         self._n_groups = 0
+        self._metric = "update_norm"
 
     def wants(self, table_names: Sequence[str]) -> list[str]:
         """Update and gradient norms of the groups, where no learning rate is recorded."""
@@ -85,7 +86,10 @@ class Leap(Rule):
             return
         for ending in (_UPDATE, _GRADIENT):
             self._rows += [row for name, row in layout.row.items() if _is_of(name, ending)]
-        self._n_groups = sum(_is_of(name, _UPDATE) for name in layout.row)
+        groups = [name for name in layout.row if _is_of(name, _UPDATE)]
+        self._n_groups = len(groups)
+        if "update_norm" not in layout.metrics and groups:
+            self._metric = groups[0]
 
     def run(self, view: View, hits: Bools | None) -> None:
         """Compare each row with those before and after it."""
@@ -150,7 +154,7 @@ class Leap(Rule):
             f"{became}, while the gradients were as before: another learning rate, which is not "
             "recorded, or other numbers in the optimizer's state."
         )
-        self.say(row + AFTER, certain(step, "update_jump", text, metrics={"update_norm": step}))
+        self.say(row + AFTER, certain(step, "update_jump", text, metrics={self._metric: step}))
 
     def restore(self, state: Mapping[str, object]) -> None:
         """As in `Rule`."""

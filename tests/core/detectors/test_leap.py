@@ -53,6 +53,7 @@ def test_a_rate_of_four_times_for_one_step(chunk: int) -> None:
     factor = float(finding.evidence[0].split(" times those before")[0].split()[-1])
     assert factor == pytest.approx(4.0, rel=0.1)
     assert "came back" in finding.evidence[0]
+    assert finding.top_metrics[0].metric in norms()
 
 
 @pytest.mark.parametrize("chunk", [N, 32, 1])
