@@ -9,10 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import pickle
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import lru_cache
 from pathlib import Path
+
+import numpy as np
 
 import flashback_core
 from flashback_core.detectors.base import Detector
@@ -40,11 +41,53 @@ def code_digest() -> str:
 
 
 def detector_keys(candidates: Mapping[str, Detector]) -> dict[str, str]:
-    """A key per detector, of its name, class, settings and the code."""
+    """A key per detector, of its name, class, settings and the code; the same in every process."""
     return {
-        name: _digest(code_digest().encode() + name.encode() + pickle.dumps(detector))
+        name: _digest(code_digest().encode() + name.encode() + _content(detector))
         for name, detector in candidates.items()
     }
+
+
+def _content(value: object, around: tuple[int, ...] = ()) -> bytes:
+    """Digest of what an object holds, wherever and in whatever order it lies in memory.
+
+    A pickle will not do: it follows the order of sets, which differs between processes, and
+    writes a text once or twice as it happens to be one object or two.
+    """
+    if id(value) in around:
+        return b"itself"
+    digest = hashlib.sha256(f"{type(value).__module__}.{type(value).__qualname__}".encode())
+    for part in _parts(value, (*around, id(value))):
+        digest.update(len(part).to_bytes(8, "little") + part)
+    return digest.digest()
+
+
+def _parts(value: object, around: tuple[int, ...]) -> Iterator[bytes]:
+    """What tells an object from others of its class."""
+    if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
+        yield repr(value).encode()
+    elif isinstance(value, np.ndarray) and value.dtype.names:  # between fields may lie anything
+        yield from (_content(value[name], around) for name in value.dtype.names)
+    elif isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        yield f"{value.dtype.str} {value.shape}".encode()
+        yield value.tobytes()
+    elif isinstance(value, Mapping):
+        pairs = ((_content(k, around), _content(v, around)) for k, v in value.items())
+        yield from (part for pair in sorted(pairs) for part in pair)
+    elif isinstance(value, Set):
+        yield from sorted(_content(member, around) for member in value)
+    elif isinstance(value, (list, tuple)):
+        yield from (_content(member, around) for member in value)
+    elif isinstance(value, type) or (callable(value) and hasattr(value, "__qualname__")):
+        yield f"{value.__module__}.{value.__qualname__}".encode()
+    else:  # what pickle or copy would take to build it anew
+        built = value.__reduce_ex__(4)
+        wholes = (built,) if isinstance(built, str) else (*built[:3], *map(_listed, built[3:5]))
+        yield from (_content(whole, around) for whole in wholes)
+
+
+def _listed(items: Iterator[object] | None) -> list[object]:
+    return list(items or ())
 
 
 def _digest(data: bytes) -> str:

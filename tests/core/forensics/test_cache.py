@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from flashback_core.detectors import FirstBadStepDetector, LossCurveDetector
@@ -71,6 +75,79 @@ def test_key_follows_settings_and_name() -> None:
     keys = detector_keys({"a": a, "b": b, "c": a})
     assert len(set(keys.values())) == 3
     assert keys == detector_keys({"a": FirstBadStepDetector(), "b": b, "c": a})
+
+
+_KEYS = """
+import json
+from flashback_core.forensics.cache import detector_keys
+from flashback_core.forensics.peers import peers
+from flashback_core.forensics.score import detectors
+from flashback_core.testing import run_with_fault
+
+runs = [run_with_fault(first_bad_step=120)] * 2
+found = {p.name: p.fit(runs, [None, None]) for p in peers()[0]}
+print(json.dumps(detector_keys(detectors() | found)))
+"""
+
+
+def test_key_is_the_same_in_another_process() -> None:
+    """In which sets have another order: else no interrupted scoring would ever go on."""
+    first, second = (
+        json.loads(
+            subprocess.run(
+                [sys.executable, "-c", _KEYS],
+                env=os.environ | {"PYTHONHASHSEED": seed},
+                check=True, capture_output=True, text=True,
+            ).stdout
+        )
+        for seed in ("1", "2")
+    )  # fmt: skip
+    assert first == second
+    assert len(set(first.values())) == len(first) == 21
+
+
+class Holds(LossCurveDetector):
+    """Holds a thing."""
+
+    def __init__(self, held: Any) -> None:
+        """Hold it."""
+        super().__init__()
+        self.held = held
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ([1.0, 2.0], [2.0, 1.0]),
+        ([1.0], (1.0,)),
+        (1, 1.0),
+        (1, True),
+        ("1", 1),
+        ({"a": 1}, {"a": 2}),
+        ({"a": 1}, {"b": 1}),
+        ({"ab"}, {"a", "b"}),
+        (["ab", "c"], ["a", "bc"]),
+        (np.zeros(3), np.zeros((3, 1))),
+        (np.zeros(3), np.zeros(3, np.float32)),
+        (np.zeros(1, [("x", "u1"), ("y", "f8")]), np.ones(1, [("x", "u1"), ("y", "f8")])),
+        (np.array(["a", 1], object), np.array(["a", 2], object)),
+        (LossCurveDetector(threshold=5.0), LossCurveDetector(threshold=6.0)),
+        (len, max),
+    ],
+    ids=str,
+)
+def test_key_follows_what_is_held(one: Any, other: Any) -> None:
+    """However deep it lies; what is equal has one key."""
+    keys = detector_keys({"a": Holds([one])}), detector_keys({"a": Holds([other])})
+    assert keys[0] != keys[1]
+    assert keys[0] == detector_keys({"a": Holds([one])})
+
+
+def test_key_of_what_holds_itself() -> None:
+    """Comes to an end."""
+    held: list[Any] = [1]
+    held.append(held)
+    assert detector_keys({"a": Holds(held)}) != detector_keys({"a": Holds([1])})
 
 
 def test_key_follows_code(monkeypatch: pytest.MonkeyPatch) -> None:
