@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from flashback_core.detectors.rules.leap import GROUPS
 from flashback_core.detectors.score_stream import SCALES
 from flashback_core.schema import EXACT_FIELDS, N_BINS
 from flashback_core.table import StepTable
@@ -82,7 +83,9 @@ def _checked(table: StepTable, n_statistics: int, min_steps: int) -> Iterator[st
         yield _LOSS
     if "lr" in names:
         yield "The learning rate against its own schedule, step by step."
-    elif sum(name.startswith("group:") and name.endswith(":update_norm") for name in names) >= 3:
+    elif (
+        sum(name.startswith("group:") and name.endswith(":update_norm") for name in names) >= GROUPS
+    ):
         yield "Updates of all groups that grow by one factor, since no learning rate is recorded."
     if "grad_norm" in names:
         yield "A gradient norm that stays a thousand times above all that came before."

@@ -120,9 +120,10 @@ class FeatureStream:
             self.raw = np.empty((len(self.columns), n))
             return np.empty((len(self.items), n))
         self.raw = raw = _matrix(table, self.columns)
-        values = self._raw_features(raw, self._gaps(table.steps))
+        rate = self._rate_so_far(raw)
+        values = self._raw_features(raw, self._gaps(table.steps), _slowed(rate))
         skipped = _skipped(table)
-        blurred = skipped | self._is_tiny(raw)
+        blurred = skipped | _is_tiny(rate, n)
         if blurred.any():
             values[:, skipped] = np.nan
             values[np.ix_(self._after, blurred)] = np.nan
@@ -138,7 +139,7 @@ class FeatureStream:
         gaps[gaps > FAR * before] = np.nan
         return gaps
 
-    def _raw_features(self, raw: Floats, gaps: Floats) -> Floats:
+    def _raw_features(self, raw: Floats, gaps: Floats, slowed: Floats | float) -> Floats:
         """Every feature; NaN where it is not defined."""
         unusable = ~((raw > 0) & (raw < np.inf))
         logs = raw.copy()
@@ -159,20 +160,10 @@ class FeatureStream:
         if len(self._growth):
             now, before = logs[self._growth_of], np.empty((len(self._growth), len(gaps)))
             before[:, 0], before[:, 1:] = self._last_log[self._growth_of], now[:, :-1]
-            out[self._growth] = (now - before) / gaps * self._slowed(raw)
+            out[self._growth] = (now - before) / gaps * slowed
         self._last_log = logs[:, -1].copy()
         self._histograms(raw, logs, out)
         return out
-
-    def _slowed(self, raw: Floats) -> Floats | float:
-        """By how much smaller than its largest value so far the learning rate of each row is."""
-        if "lr" not in self._at:
-            return 1.0
-        lr = raw[self._at["lr"]]
-        known = np.where(np.isfinite(lr), lr, 0.0)
-        largest = np.maximum(np.maximum.accumulate(known), self._peak_lr)
-        slowest = known + largest / SLOWEST
-        return np.divide(largest, slowest, out=np.ones_like(largest), where=slowest > 0)
 
     def _logits(self, raw: Floats) -> Floats:
         rate = raw[self._logit_of]
@@ -222,15 +213,15 @@ class FeatureStream:
         self._last_lr[slot] = filled[-1]
         return filled[1:]
 
-    def _is_tiny(self, raw: Floats) -> Bools:
-        """Rows whose learning rate is below `TINY_RATE` of the largest so far."""
+    def _rate_so_far(self, raw: Floats) -> tuple[Floats, Floats] | None:
+        """The learning rate of each row and the largest up to it; None where there is none."""
         if "lr" not in self._at:
-            return np.zeros(raw.shape[1], bool)
+            return None
         lr = raw[self._at["lr"]]
         known = np.where(np.isfinite(lr), lr, 0.0)
         largest = np.maximum(np.maximum.accumulate(known), self._peak_lr)
         self._peak_lr = float(largest[-1])
-        return np.asarray((lr < TINY_RATE * largest) & np.isfinite(lr))
+        return lr, largest
 
     def _filled(self, values: Floats) -> Floats:
         """Fill forward, from the rows before; note the first finite values."""
@@ -341,6 +332,23 @@ def _shares(counts: Floats) -> Floats:
     usable = ((counts >= 0) & (counts < np.inf)).all(axis=-2, keepdims=True)
     total = _sum(np.where(usable, counts, 0.0))[..., None, :]
     return np.divide(counts, total, out=np.full_like(counts, np.nan), where=total > 1e-9)
+
+
+def _slowed(rate: tuple[Floats, Floats] | None) -> Floats | float:
+    """By how much smaller than its largest value so far the learning rate of each row is."""
+    if rate is None:
+        return 1.0
+    lr, largest = rate
+    slowest = np.where(np.isfinite(lr), lr, 0.0) + largest / SLOWEST
+    return np.divide(largest, slowest, out=np.ones_like(largest), where=slowest > 0)
+
+
+def _is_tiny(rate: tuple[Floats, Floats] | None, n: int) -> Bools:
+    """Rows whose learning rate is below `TINY_RATE` of the largest so far."""
+    if rate is None:
+        return np.zeros(n, bool)
+    lr, largest = rate
+    return np.asarray((lr < TINY_RATE * largest) & np.isfinite(lr))
 
 
 def _log_odds(share: Floats) -> Floats:

@@ -102,7 +102,7 @@ def test_nothing_where_a_rate_is_recorded() -> None:
         pytest.param(times(norms(), np.arange(5, N, 5), 4.0), id="each fifth step from the start"),
     ],
 )
-def test_what_is_no_pulse(columns: Columns) -> None:
+def test_what_is_no_jump(columns: Columns) -> None:
     """Milestones, odd batches, skipped steps and habits say nothing."""
     assert found(columns) == []
 
