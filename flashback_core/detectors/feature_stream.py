@@ -32,6 +32,9 @@ Bools = npt.NDArray[np.bool_]
 RATE_EDGE = 1e-4  # keeps the logit of a rate of 0 or 1 finite
 TINY_RATE = 1e-3
 LOSS_UNIT = 1e-6  # below this a loss counts as zero, and its logarithm is flat
+FAINT = 2.0**-23
+"""A loss below this is rounding, and so are its gradients; of a loss that began below 1, below this
+share of the largest so far."""
 FAR = 1.5
 """Distance to the row before, over the one before it, from which on rows are missing between."""
 _BINS = np.arange(N_BINS, dtype=np.float64)[:, None]
@@ -77,6 +80,7 @@ class FeatureStream:
         self._last_log = np.full(len(self.columns), np.nan)
         self._last_lr = np.full(2, np.nan)
         self._peak_lr = 0.0
+        self._peak_loss = 0.0
         self._last_step: int | None = None
         self._last_gap = 0.0
 
@@ -88,6 +92,8 @@ class FeatureStream:
             return np.array([self._at[getattr(parts[j], side)] for j in rows], np.int64)
 
         self._after = np.array([p.item.phase == "after" for p in parts], bool)
+        self._of_gradient = ~self._after
+        self._of_gradient[[j for j, p in enumerate(parts) if p.how == "loss"]] = False
         self._logs = chosen("log", "ratio", "share", "by_lr")
         self._logs_of = at(self._logs, "top")
         self._ratios = chosen("ratio", "share")
@@ -111,7 +117,8 @@ class FeatureStream:
         """Values of the rows of `table`, which follow those before; (features, rows).
 
         Rows of skipped steps and values that are not finite take the value of the row before; so
-        do the updates of steps whose learning rate is next to nothing, which are mostly rounding.
+        do the updates of steps whose learning rate is next to nothing, and the gradients of steps
+        whose loss is, which are mostly rounding.
         Before its first finite value a feature is that value, as far as this stretch goes.
         """
         n = len(table)
@@ -127,6 +134,9 @@ class FeatureStream:
         if blurred.any():
             values[:, skipped] = np.nan
             values[np.ix_(self._after, blurred)] = np.nan
+        faint = self._is_faint(raw)
+        if faint.any():
+            values[np.ix_(self._of_gradient, faint)] = np.nan
         return self._filled(values)
 
     def _gaps(self, steps: npt.NDArray[np.int64]) -> Floats:
@@ -223,6 +233,20 @@ class FeatureStream:
         self._peak_lr = float(largest[-1])
         return lr, largest
 
+    def _is_faint(self, raw: Floats) -> Bools:
+        """Rows whose loss is next to nothing: the run knows its data by heart.
+
+        A cross-entropy of float32 is then 0 or a few of its smallest steps, and the gradients are
+        what one sample or rounding leaves of them.
+        """
+        if "loss" not in self._at:
+            return np.zeros(raw.shape[1], bool)
+        loss = raw[self._at["loss"]]
+        known = np.where(np.isfinite(loss), loss, 0.0)
+        largest = np.maximum(np.maximum.accumulate(known), self._peak_loss)
+        self._peak_loss = float(largest[-1])
+        return np.asarray((np.abs(known) < FAINT * np.minimum(largest, 1.0)) & np.isfinite(loss))
+
     def _filled(self, values: Floats) -> Floats:
         """Fill forward, from the rows before; note the first finite values."""
         compiled = kernels(is_worth_it=False)
@@ -256,6 +280,7 @@ class FeatureStream:
             "last_log": self._last_log,
             "last_lr": self._last_lr.copy(),
             "peak_lr": self._peak_lr,
+            "peak_loss": self._peak_loss,
             "last_step": -1 if self._last_step is None else self._last_step,
             "last_gap": self._last_gap,
             "lump": self._lump.copy(),
@@ -265,6 +290,7 @@ class FeatureStream:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from `state`."""
         self.row, self._peak_lr = int(state["row"]), float(state["peak_lr"])
+        self._peak_loss = float(state["peak_loss"])
         self._last_step = int(state["last_step"]) if self.row else None
         self._last_gap = float(state["last_gap"])
         self.first = np.array(state["first"], np.int64)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BLOCK_ROWS", "DetectorStream"]
 
-_FORMAT = 3
+_FORMAT = 4
 BLOCK_ROWS = 32
 """Rows that the statistics are worked out for at a time."""
 

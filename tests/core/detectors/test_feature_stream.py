@@ -76,6 +76,26 @@ def test_updates_of_next_to_nothing_are_left_out() -> None:
     np.testing.assert_allclose(values, np.log(5))
 
 
+@pytest.mark.parametrize(
+    ("first", "faint", "clear"),
+    [(2.3, (0.0, 1.1e-7), 1.3e-7), (1e5, (0.0, 1.1e-7), 1e-4), (1e-8, (0.0, 1e-15), 1e-14)],
+    ids=["cross-entropy", "a large loss that fell far", "a loss that is small by its units"],
+)
+def test_gradients_of_no_loss_are_left_out(
+    first: float, faint: tuple[float, ...], clear: float
+) -> None:
+    """They are rounding and take the value before; updates and weights speak on."""
+    run = healthy_run(60)
+    loss = np.full(60, first)
+    loss[[30, 40]], loss[50] = faint, clear
+    found, usual = features(rebuilt(run, loss=loss)), features(run)
+    of_gradient = ~found.is_after & (np.array(families(found)) != "loss")
+    for row in (30, 40):
+        assert (found.values[:, row] == found.values[:, row - 1])[of_gradient].all()
+    np.testing.assert_array_equal(found.values[found.is_after], usual.values[found.is_after])
+    np.testing.assert_array_equal(found.values[of_gradient, 50], usual.values[of_gradient, 50])
+
+
 def test_skipped_steps_and_holes_take_the_value_before() -> None:
     """A skipped step moves nothing, nor does NaN, infinity, zero or a rate out of its range."""
     run = healthy_run(60)
@@ -120,19 +140,27 @@ def test_nothing_to_go_by() -> None:
 
 @pytest.mark.parametrize("sizes", [(1,), (16,), (5, 1, 200)])
 def test_stretches_do_not_show(sizes: tuple[int, ...]) -> None:
-    """Taken in by any stretches, with holes and skipped steps, the features are the same."""
+    """Taken in by any stretches, by one that goes on from its state each time, all is the same.
+
+    With holes, skipped steps and losses of nothing.
+    """
     run = healthy_run(300)
     rng = np.random.default_rng(3)
     columns = {name: np.array(run.column(name), np.float64) for name in run.names}
     for values in columns.values():
         values[1:][rng.random(299) < 0.05] = np.nan
     columns["exact:step_skipped"] = (rng.random(300) < 0.05).astype(np.int64)
+    columns["loss"][rng.random(300) < 0.05] = 1e-7 * columns["loss"][0]
+    columns["lr"][rng.random(300) < 0.05] = 1e-9
     table = MemoryTable(run.steps, columns)
     stream, parts, at = FeatureStream((*table.names, *table.exact_names)), [], 0
     while at < 300:
         size = sizes[len(parts) % len(sizes)]
         parts.append(stream.update(table[at : at + size]))
         at += size
+        state = stream.state()
+        stream = FeatureStream((*table.names, *table.exact_names))
+        stream.restore(state)
     whole = features(table)
     begun = np.arange(300) >= stream.first[:, None]
     np.testing.assert_array_equal(np.concatenate(parts, axis=1)[begun], whole.values[begun])
