@@ -10,9 +10,9 @@ import numpy.typing as npt
 import pytest
 
 from flashback_core.errors import NoBaselineError
-from flashback_core.forensics.peers import PEERS, Peer, peers
+from flashback_core.forensics.peers import PEERS, Peer, changepoints, peers
 from flashback_core.forensics.peers.base import innovations
-from flashback_core.forensics.peers.changepoints import Focus, _focus
+from flashback_core.forensics.peers.changepoints import Focus, RupturesPelt, _focus
 from flashback_core.forensics.peers.rules import (
     FiniteCheck,
     KillLossSpike,
@@ -168,3 +168,13 @@ def test_missing_package_leaves_the_peer_out() -> None:
     """What is there and what is missing are all of them."""
     there, missing = peers()
     assert {p.name for p in there} | set(missing) == {p.name for p in PEERS}
+
+
+@pytest.mark.skipif(find_spec("ruptures") is None, reason="needs ruptures")
+def test_pelt_takes_long_runs_in_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Changes are named by their rows in the run, and the end of a stretch is none."""
+    monkeypatch.setattr(changepoints, "_STRETCH", 250)
+    signals = np.random.default_rng(4).normal(0.0, 0.1, (1000, 4))
+    signals[600:] += 3.0
+    assert RupturesPelt()._changes(signals) == [600]
+    assert RupturesPelt()._changes(signals[:240]) == []
