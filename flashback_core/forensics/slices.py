@@ -44,6 +44,11 @@ def _is_young(o: RunOutcome) -> bool:
     return o.first_bad_step is not None and 60 <= o.first_bad_step <= 250
 
 
+def _is_late(o: RunOutcome) -> bool:
+    """Whether all tests have enough rows behind them where the fault begins (docs/detector.md)."""
+    return o.first_bad_step is not None and o.first_bad_step >= 282
+
+
 def is_declared(o: RunOutcome) -> bool:
     """A healthy run whose events were declared, or that has none."""
     return o.role == "healthy" and not o.is_undeclared
@@ -66,6 +71,7 @@ FAULT_SLICES: dict[str, tuple[Choice, ...]] = {
     "six kinds, gpt": (_in("seed"), is_test, lambda o: o.family == "gpt"),
     "hard set": (_in("hard"), is_test),
     "hard set, visible": (_in("hard"), is_test, is_visible),
+    "hard set, visible, fault from step 282 on": (_in("hard"), is_test, is_visible, _is_late),
     "reported set": (_in("reported"), is_test),
     "held-out kinds": (_of_list, is_test, lambda o: o.is_held_out),
     "added kinds": (_in("added"),),
