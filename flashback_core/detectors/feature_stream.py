@@ -21,6 +21,7 @@ import numpy.typing as npt
 from flashback_core.bounds import bounded
 from flashback_core.detectors.compiled import kernels
 from flashback_core.detectors.features import Part, columns_of, parts_of
+from flashback_core.detectors.histograms import joined, moments
 from flashback_core.schema import N_BINS
 from flashback_core.table import StepTable
 
@@ -37,15 +38,8 @@ FAINT = 2.0**-23
 share of the largest so far."""
 FAR = 1.5
 """Distance to the row before, over the one before it, from which on rows are missing between."""
-_BINS = np.arange(N_BINS, dtype=np.float64)[:, None]
 SLOWEST = 30.0
 """A learning rate so many times below its largest counts as about that."""
-ONE_BIN = 0.8
-"""Share of one bin from which on a histogram says only that an edge was crossed."""
-SPILT = 0.03
-"""Share that it may have lost while it lies in the two bins at an edge."""
-CROSSING = 32
-"""Rows that it may take to cross an edge."""
 LEAST_REST = 1e-6
 """Share of the square of a norm that is left to the other groups at least."""
 
@@ -112,6 +106,8 @@ class FeatureStream:
         bins = [[self._at[f"hist_{p.top}:{i}"] for i in range(N_BINS)] for _, p in self._mean]
         self._bins = np.array(bins, np.int64).reshape(-1, N_BINS)
         self._lump = np.zeros((len(bins), 2))  # what lay in one bin: its share, rows since it did
+        self._past = np.zeros((len(bins), 4, 2))  # see `joined`
+        self._past[:, 1:3] = np.nan
 
     def update(self, table: StepTable) -> Floats:
         """Values of the rows of `table`, which follow those before; (features, rows).
@@ -187,9 +183,9 @@ class FeatureStream:
         """Mean bin and width; where one bin holds nearly all, neither says anything."""
         if not self._mean:
             return
-        means, spreads = _moments(raw, self._bins, self._lump)
+        means, spreads, silent = moments(raw, self._bins, self._lump)
         rate = None
-        for (j, part), mean, spread in zip(self._mean, means, spreads, strict=True):
+        for h, (j, part) in enumerate(self._mean):
             scale: Floats | float = 0.0
             if part.bottom == self._rate:
                 if rate is None:
@@ -197,8 +193,9 @@ class FeatureStream:
                 scale = rate / np.log(4.0)
             elif part.bottom:
                 scale = logs[self._at[part.bottom]] / np.log(4.0)
-            out[j], out[j + 1] = mean - scale, spread
-            self._name_bins(j, part.top, mean, spread)
+            both = np.stack([means[h] - scale, spreads[h]])
+            out[j : j + 2] = said = joined(both, silent[h], self._past[h])
+            self._name_bins(j, part.top, np.where(np.isnan(said[0]), np.nan, means[h]), spreads[h])
 
     def _name_bins(self, j: int, kind: str, mean: Floats, spread: Floats) -> None:
         """Name the bins after the first histogram: those are the ones that people look up."""
@@ -284,6 +281,7 @@ class FeatureStream:
             "last_step": -1 if self._last_step is None else self._last_step,
             "last_gap": self._last_gap,
             "lump": self._lump.copy(),
+            "past": self._past.copy(),
             "bins": np.array(list(bins.values()), np.str_),
         }
 
@@ -297,6 +295,7 @@ class FeatureStream:
         self._last, self._last_log = np.array(state["last"]), np.array(state["last_log"])
         self._last_lr = np.array(state["last_lr"])
         self._lump = np.array(state["lump"], np.float64)
+        self._past = np.array(state["past"], np.float64)
         items, places = list(self.items), [j for i, _ in self._mean for j in (i, i + 1)]
         for j, metric in zip(places, state["bins"], strict=True):
             items[j] = replace(items[j], metric=str(metric))
@@ -315,49 +314,6 @@ def _skipped(table: StepTable) -> Bools:
     if "exact:step_skipped" in table:
         return np.asarray(table.column("exact:step_skipped") == 1)
     return np.zeros(len(table), dtype=bool)
-
-
-def _moments(raw: Floats, bins: npt.NDArray[np.int64], lump: Floats) -> tuple[Floats, Floats]:
-    """Mean bin and width of each histogram in each row; NaN where it says nothing.
-
-    Args:
-        raw: Columns, (columns, rows).
-        bins: Where among them the bins of each histogram are, (histograms, bins).
-        lump: Share of what lay in one bin and still lay in two at the row before, 0 for none, and
-            rows since it lay in one; brought up to date; (histograms, 2).
-    """
-    compiled = kernels(is_worth_it=False)
-    if compiled is not None:
-        means, spreads = np.empty((2, len(bins), raw.shape[1]))
-        compiled.histogram_pass(raw, bins, (ONE_BIN, SPILT, float(CROSSING)), lump, means, spreads)
-        return means, spreads
-    share = _shares(raw[bins])
-    share[np.broadcast_to(_lumps(share, lump)[:, None], share.shape)] = np.nan
-    means = _sum(_BINS * share)
-    return means, np.sqrt(np.maximum(_sum(_BINS**2 * share) - means**2, 1e-9))
-
-
-def _lumps(share: Floats, lump: Floats) -> Bools:
-    """Rows at which all but lies in one bin, or in two since it did; (histograms, rows)."""
-    one, two = share.max(axis=1), (share[:, 1:] + share[:, :-1]).max(axis=1)
-    is_one = one > ONE_BIN
-    joined = np.column_stack([lump[:, 0], np.where(is_one, one, 0.0)])
-    at = np.arange(joined.shape[1])
-    since = np.maximum.accumulate(np.where(joined > 0, at, 0), axis=1)[:, 1:]
-    last, rows = np.take_along_axis(joined, since, axis=1), at[1:]
-    age = rows - since + np.where(since == 0, lump[:, 1:], 0.0)
-    stays = is_one | ((two >= last - SPILT) & (age <= CROSSING))  # NaN does not
-    left = np.maximum.accumulate(np.where(stays, 0, rows), axis=1)
-    found = (last > 0) & (since >= left)
-    lump[:] = np.where(found[:, -1:], np.stack([last[:, -1], age[:, -1]], axis=1), 0.0)
-    return np.asarray(found)
-
-
-def _shares(counts: Floats) -> Floats:
-    """Share of each bin, (…, bins, rows); NaN in rows whose counts are none."""
-    usable = ((counts >= 0) & (counts < np.inf)).all(axis=-2, keepdims=True)
-    total = _sum(np.where(usable, counts, 0.0))[..., None, :]
-    return np.divide(counts, total, out=np.full_like(counts, np.nan), where=total > 1e-9)
 
 
 def _slowed(rate: tuple[Floats, Floats] | None) -> Floats | float:
@@ -381,8 +337,3 @@ def _log_odds(share: Floats) -> Floats:
     """Logarithms of norms over the norm of the other groups, from those over the norm of all."""
     rest = np.maximum(-np.expm1(2 * np.minimum(share, 0.0)), LEAST_REST)
     return np.asarray(share - 0.5 * np.log(rest))
-
-
-def _sum(values: Floats) -> Floats:
-    """Sum along the axis before the last, in the same order however many columns there are."""
-    return np.asarray(np.cumsum(values, axis=-2)[..., -1, :])

@@ -193,16 +193,39 @@ def test_a_histogram_that_crosses_an_edge_is_silent() -> None:
     np.testing.assert_array_equal(found.values, 0.0)
 
 
-def test_two_bins_that_stay_are_a_distribution() -> None:
-    """What has stayed in two bins for longer than it takes to cross is one to be watched."""
+def wide(counts: dict[str, np.ndarray], rows: slice) -> None:
+    """Spread the updates of some rows evenly over four bins."""
+    for i in range(16):
+        counts[f"hist_update:{i}"][rows] = 2e5 if 4 <= i < 8 else 1.0
+
+
+@pytest.mark.parametrize("size", [1, 7, 120])
+def test_two_bins_that_stay_are_a_distribution(size: int) -> None:
+    """What has stayed in two bins for longer than it takes to cross is one to be watched.
+
+    It goes on from where it was before the silence: a step of what was not heard would be an alarm.
+    """
     counts = crossing(120, 20)
     for i in (5, 6):
         counts[f"hist_update:{i}"][21:] = 5e5
-    for i in range(4, 8):
-        counts[f"hist_update:{i}"][:10] = 2e5
-    width = features(MemoryTable(np.arange(120), counts)).values[1]
-    np.testing.assert_allclose(width[:50], np.sqrt(1.25), rtol=1e-3)
-    np.testing.assert_allclose(width[60:], 0.5, rtol=1e-3)
+    wide(counts, slice(10))
+    wide(counts, slice(90, None))
+    table = MemoryTable(np.arange(120), counts)
+    stream = FeatureStream((*table.names, *table.exact_names))
+    width = np.concatenate([stream.update(table[i : i + size]) for i in range(0, 120, size)], 1)[1]
+    np.testing.assert_allclose(width[:90], np.sqrt(1.25), rtol=1e-3)
+    np.testing.assert_allclose(width[90:], 2 * np.sqrt(1.25) - 0.5, rtol=1e-3)
+
+
+def test_a_lump_that_bursts_is_seen() -> None:
+    """Updates of one size that suddenly have many sizes: that step counts in full."""
+    counts = crossing(60, 1000)
+    wide(counts, slice(10))
+    wide(counts, slice(40, None))
+    mean, width = features(MemoryTable(np.arange(60), counts)).values
+    assert np.ptp(width[:40]) == np.ptp(mean[:40]) == 0.0
+    assert np.all(width[40:] - width[39] > 0.9)
+    assert np.all(mean[40:] - mean[39] > 0.4)
 
 
 def test_the_growth_of_weights_is_that_at_the_full_learning_rate() -> None:
