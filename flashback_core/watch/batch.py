@@ -166,15 +166,17 @@ def label_relation(batch: Any) -> int:
 
     Returns:
         1 if ``labels[t] == inputs[t + 1]``, 2 if they are equal, 0 if neither, -1 if the batch has
-        no such pair. Negative labels are masked and not compared.
+        no such pair or cannot tell: samples of one token repeated are both, as are labels that are
+        all masked. Negative labels are masked and not compared.
     """
     pair = _pair(batch)
     if pair is None:
         return -1
     inputs, labels = (tensor.numpy() for tensor in pair)
-    if _agree(labels, inputs):
-        return 2
-    return int(_agree(labels[..., :-1], inputs[..., 1:]))
+    is_equal, is_shifted = _agree(labels, inputs), _agree(labels[..., :-1], inputs[..., 1:])
+    if is_equal:
+        return -1 if is_shifted else 2
+    return int(is_shifted)
 
 
 def _pair(batch: Any) -> tuple[torch.Tensor, torch.Tensor] | None:

@@ -171,7 +171,7 @@ class Labels(Rule):
     def __init__(self) -> None:
         super().__init__()
         self.usual: int | None = None
-        self.watch_until = 1
+        self.watch_until = HABIT_ROWS
 
     def bind(self, layout: Layout) -> None:
         """Whether labels are known."""
@@ -188,6 +188,8 @@ class Labels(Rule):
         """Judge labels that follow in another way, or in none."""
         relation, row, step = view.whole("exact:labels", i), view.base + i, view.step(i)
         if self.usual is None:
+            if relation == -1 and row < HABIT_ROWS - 1:
+                return  # a batch that cannot tell
             self.usual = relation
             self.dirty = True
             if relation <= 0:

@@ -149,6 +149,10 @@ def test_duplicates_and_labels() -> None:
     assert _find(duplicates=_from(5, 1)) == []
     assert _kinds(_find(labels=_from(T0, 0, before=1))) == [("labels_misaligned", T0, "bad")]
     assert _find(labels=np.zeros(N, int)) == []
+    assert _find(labels=_from(T0, -1, length=2, before=1)) == []  # batches that cannot tell
+    late = _from(T0, 0, before=1)
+    late[:3] = -1
+    assert _kinds(_find(labels=late)) == [("labels_misaligned", T0, "bad")]
 
 
 def test_updates_and_gradients_that_stop() -> None:

@@ -203,6 +203,16 @@ def test_labels_against_inputs() -> None:
     assert label_relation((torch.randn(3, 10), torch.arange(3))) == -1
 
 
+def test_labels_that_cannot_tell() -> None:
+    """Samples of one token repeated, such as a ruler of dashes, are shifted and equal at once."""
+    one = torch.tensor([[7] * 10, [3] * 10])
+    assert label_relation((one[:, :-1], one[:, 1:])) == -1
+    assert label_relation({"input_ids": one, "labels": torch.full_like(one, -100)}) == -1
+    mixed = torch.cat([one, torch.arange(10)[None]])
+    assert label_relation((mixed[:, :-1], mixed[:, 1:])) == 1
+    assert label_relation((mixed, mixed)) == 2
+
+
 def test_large_state_is_covered_in_turns() -> None:
     """Over the budget some tensors are digested per step, all of them within a few steps."""
     tensors = [((f"t{i}",), torch.randn(1000)) for i in range(10)]
