@@ -52,7 +52,7 @@ def joined(found: Floats, silent: Bools, past: Floats) -> Floats:
     """Moments of one histogram without the rows at which it is silent; (2, rows).
 
     Where it speaks again it goes on from where it stopped: what moved meanwhile did so unheard, and
-    only what moved from the last silent row on is left.
+    only what moved from the last silent row on is left, or since it stopped if that is less.
 
     Args:
         found: Mean and width, of silent rows too, (2, rows).
@@ -72,7 +72,9 @@ def joined(found: Floats, silent: Bools, past: Floats) -> Floats:
         spoke = at[:k][~is_silent[:k]]
         held = out[:, spoke[-1]] if len(spoke) else said
         if np.isfinite(held).all():
-            shift = held - (found[:, at[k - 1]] if k else last)
+            now = found[:, at[k]]
+            late, whole = now - (found[:, at[k - 1]] if k else last), now - (held - shift)
+            shift = held + np.where(np.abs(late) < np.abs(whole), late, whole) - now
             rest = at[k:][~is_silent[k:]]
             out[:, rest] = found[:, rest] + shift[:, None]
     spoke = at[~is_silent]
