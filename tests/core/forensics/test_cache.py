@@ -134,7 +134,6 @@ class Holds(LossCurveDetector):
         (LossCurveDetector(threshold=5.0), LossCurveDetector(threshold=6.0)),
         (len, max),
     ],
-    ids=str,
 )
 def test_key_follows_what_is_held(one: Any, other: Any) -> None:
     """However deep it lies; what is equal has one key."""
